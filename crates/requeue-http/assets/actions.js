@@ -1,4 +1,4 @@
-// The last actions of operators: a table.
+// The table of the last actions of operators.
 
 import { duration } from "./format.js";
 import { List, Row } from "./list.js";
@@ -6,7 +6,7 @@ import { List, Row } from "./list.js";
 const SHOWN = 20;
 
 export class Actions extends List {
-  /** @param admin Calls `acted` after each action. */
+  /** @param admin The actions of the page. The table is read again when `admin` calls `acted`. */
   constructor(admin) {
     super("actions", "action", "", "", []);
     Object.assign(this, { exist: true, most: SHOWN });

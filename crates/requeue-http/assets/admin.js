@@ -1,4 +1,4 @@
-// The actions, which change the queue and need a token.
+// The actions of an operator, who must enter a token first.
 
 import { get, naming, post } from "./api.js";
 import { amount, name } from "./format.js";
@@ -10,7 +10,7 @@ const DONE = { "run-now": "made ready", cancel: "cancelled", "cancel-run": "the 
 
 const DANGERS = ["cancel", "cancel-run"];
 
-/** Returns true if the action has an effect on a key in this state. `again` is true if it also has a pending run. */
+/** Returns true if the action changes a key in this state. `again` is true if a running key also has a pending run. */
 function applies(action, state, again) {
   switch (action) {
     case "cancel": return state === "running" ? again : state !== "idle";
@@ -20,20 +20,21 @@ function applies(action, state, again) {
   }
 }
 
-/** Returns the note in a dialog. */
+/** Returns the note that the operator has entered in a dialog. */
 export const noteOf = (dialog) => $(`${dialog} [name=note]`).value.trim();
 
 const keys = (count) => `${amount(count)} ${count === 1 ? "key" : "keys"}`;
 
 export class Admin {
-  /** `where` returns the view, and `page` the key that is shown. */
+  /** `where` returns the conditions of the shown list, and `page` returns the key of the shown page. */
   constructor(where, page) {
     Object.assign(this, { where, page });
-    // The token is not stored, because other programs may later serve pages at this address.
+    // The token is kept only in memory. Storage of the browser belongs to the address of the
+    // page, at which another program may later serve pages.
     this.token = null;
     this.by = "";
     this.actions = [];
-    /** The elements near the opener of a dialog. */
+    /** The elements that can receive the focus if the element that opened a dialog is gone. */
     this.places = [];
     this.paused = false;
     /** The function that is called after each action. */
@@ -54,7 +55,8 @@ export class Admin {
     for (const dialog of document.querySelectorAll("dialog")) {
       dialog.querySelector(".close").addEventListener("click", () => dialog.close());
       dialog.addEventListener("close", () => {
-        // The browser focuses the opener, which may have been removed or hidden in the meantime.
+        // When a dialog closes, the browser focuses the element that opened it. This element may
+        // have been removed or hidden in the meantime.
         const { activeElement: active, body } = document;
         if (!dialog.open && (active === body || !active.checkVisibility())) focusFirst(...this.places);
       });
@@ -67,7 +69,7 @@ export class Admin {
     }
   }
 
-  /** Shows the status of the queue. */
+  /** Sets the text of the button to Pause or Resume, as the status of the queue requires. */
   update(status) {
     this.paused = status === "paused";
     const text = this.paused ? "Resume" : "Pause";
@@ -75,13 +77,13 @@ export class Admin {
     $("#pause").disabled = !["open", "paused", "closed"].includes(status);
   }
 
-  /** Offers the actions that have an effect on this key; null for a key that is not in the queue. */
+  /** Shows the buttons of the actions that change this key. `page` is null if the key is not in the queue. */
   offerForKey(page) {
     const { state, again } = page ?? { state: "idle" };
     offer("#key-actions", (action) => applies(action, state, again));
   }
 
-  /** Offers the actions that have an effect on keys in this state. An empty state means all states. */
+  /** Shows the buttons of the actions that change keys in this state. An empty text stands for all states. */
   offerForState(state) {
     offer("#bulk", (action) => state === "" || applies(action, state, true));
   }
@@ -98,7 +100,7 @@ export class Admin {
     dialog.showModal();
   }
 
-  /** Sends an action with the name of the operator. */
+  /** Sends an action with the token and the name of the operator. */
   async send(path, body) {
     const answer = await post(path, { ...body, by: this.by }, this.token);
     this.acted();
@@ -118,7 +120,7 @@ export class Admin {
     focusFirst(document.activeElement, $("#unlock"));
   }
 
-  /** Runs an action, and shows its error. */
+  /** Runs an action. If it fails, shows the error. */
   async run(action) {
     try {
       await action();
@@ -168,12 +170,12 @@ export class Admin {
     $("#new").close();
   }
 
-  /** Asks before a pause. Returns the note, or null if the user cancels. A resume needs no confirmation. */
+  /** Asks the operator to confirm a pause, but not a resume. Returns the note, or null if the operator cancels. */
   async noteOfPause(action, what, effect = "Runs in flight continue.") {
     return action === "pause" ? this.confirm(`Pause ${what}? ${effect}`, "Pause") : "";
   }
 
-  /** Asks for a confirmation. Returns the note, or null if the user cancels. */
+  /** Asks the operator to confirm an action. Returns the note, or null if the operator cancels. */
   confirm(question, verb, isDanger = false) {
     $("#question").textContent = question;
     $("#confirm [type=submit]").textContent = verb;
@@ -188,12 +190,13 @@ export class Admin {
         $("#confirm").close();
         decide(noteOf("#confirm"));
       };
-      // The close event of the previous dialog may arrive late, when this dialog is open.
+      // The close event of the previous dialog may arrive only after this dialog was opened. It
+      // must not cancel this dialog.
       $("#confirm").onclose = () => $("#confirm").open || decide(null);
     });
   }
 
-  /** Acts on all keys of the table, or of another view, after a confirmation. */
+  /** Changes all keys of the shown list, or all keys with the given conditions, after a confirmation. */
   async actOnAll(action, { state, q, failed, error } = this.where()) {
     const { matched } = await get("count", { action, state, q, failed, error });
     const verb = VERBS[action];
@@ -231,7 +234,7 @@ export class Admin {
   }
 }
 
-/** Shows the buttons of the actions for which `has` returns true. */
+/** Shows the buttons whose actions `has` accepts, and hides the others. */
 function offer(group, has) {
   const buttons = [...$(group).querySelectorAll("[data-action]")];
   const focused = buttons.find((button) => button === document.activeElement);

@@ -1,6 +1,6 @@
-// Requests to the API.
+// Sends requests to the API.
 
-/** Returns the response to a GET request, or null if the key does not exist. */
+/** Sends a GET request. Returns the JSON of the response, or null if the key does not exist. */
 export async function get(path, parameters, signal) {
   const url = new URL(`api/v1/${path}`, import.meta.url);
   for (const [name, value] of Object.entries(parameters)) {
@@ -12,14 +12,15 @@ export async function get(path, parameters, signal) {
   return response.json();
 }
 
-/** Returns the parameter that names the key of a row, or null for a too long key. */
+/** Returns the parameter that identifies the key of a row, or null if the key is too long. */
 export function naming(row) {
   if (row.key_base64 === null) return null;
-  // Only keys with escapes have backslashes.
+  // A key without escapes is sent as text. Only a key with escapes contains
+  // backslashes.
   return row.key.includes("\\") ? { key_base64: row.key_base64 } : { key: row.key };
 }
 
-/** Sends an action. An error contains the message and the status of the response. */
+/** Sends an action as a POST request. If it fails, throws an error with the message and the status of the response. */
 export async function post(path, body, token) {
   const response = await fetch(new URL(`api/v1/${path}`, import.meta.url), {
     method: "POST",

@@ -1,4 +1,5 @@
-// The dashboard: shows the summary of each second, and the state of the connection.
+// The page of one queue. It shows the summary of each second, and the state of the connection to
+// the server.
 
 import { Actions } from "./actions.js";
 import { Admin } from "./admin.js";
@@ -78,7 +79,7 @@ function showCounts(now) {
 
 // --- The connection ---------------------------------------------------------------------------
 
-/** Shows the state of the connection, and announces each change once. */
+/** Shows the state of the connection to the server. Screen readers announce each change once. */
 function say(link, text) {
   document.body.dataset.link = link;
   standing.connect(link, text);
@@ -114,7 +115,7 @@ function connect() {
   });
 }
 
-/** Reconnects after a delay that doubles, up to 10 s. */
+/** Connects again after a delay. Each delay is twice the previous one, up to 10 s. */
 function again() {
   source.close();
   clearTimeout(retry);
@@ -122,7 +123,8 @@ function again() {
   pause = Math.min(pause * 2, 10_000);
 }
 
-// A page in the background closes its connection, because a browser permits only six connections per host.
+// A page in the background closes its connection, because browsers permit only six connections
+// to each host.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     clearTimeout(retry);
@@ -136,14 +138,14 @@ document.addEventListener("visibilitychange", () => {
 
 // --- The view ----------------------------------------------------------------------------
 
-/** Changes the view. A new page becomes an entry in the history of the browser; a search does not. */
+/** Changes the view. If `enters` is true, adds an entry to the history of the browser. */
 function change(changes, enters) {
   view = { ...view, ...changes };
   write(view, enters);
   show();
 }
 
-/** Shows the view that the address names. */
+/** Shows the view that the address of the page describes. */
 function show() {
   const shows = isKey(view);
   $("#overview").hidden = shows;
@@ -156,12 +158,12 @@ function show() {
   setLive(document.body.dataset.link === "live");
 }
 
-/** Goes to a page of this site without loading it. */
+/** Shows another view of this page without loading the page again. */
 function go(link) {
   history.pushState(null, "", link.href);
   view = read();
   show();
-  // The focus makes the browser scroll to the keys.
+  // The browser scrolls to the element that receives the focus.
   $(isKey(view) ? "#key" : "#keys").focus();
   if (isKey(view)) scrollTo(0, 0);
 }

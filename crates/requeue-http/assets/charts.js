@@ -1,4 +1,4 @@
-// The charts, with a common range of time.
+// The charts, which all show the same period.
 
 import { get } from "./api.js";
 import { setText } from "./dom.js";
@@ -9,7 +9,7 @@ const $ = (selector) => document.querySelector(selector);
 const EVENTS = [["runs", "a"], ["adds", "b"], ["coalesced", "c"], ["failures", "d"]];
 const TIMES = ["mean", "p50", "p95", "p99"];
 const SHORTEST = "900";
-/** The number of points of a range from the store. */
+/** The number of points in a period that is read from a store. */
 const PARTS = 180;
 const PERIOD = 5000;
 
@@ -40,7 +40,7 @@ export class Charts {
         input.setAttribute("aria-description", title);
       }
     }
-    // On a small screen, the charts are closed, so that the keys are visible.
+    // On a small screen, the charts are closed at first, so that the keys are visible.
     if (innerWidth < 704) $("#charts").open = false;
     $("#range").addEventListener("change", (event) => this.choose(event.target.value));
     $("#charts").addEventListener("toggle", () => this.refresh());
@@ -66,16 +66,18 @@ export class Charts {
     if (!live) this.stop.abort();
   }
 
-  /** Shows the samples of each second. */
+  /** Shows the samples that the events contain, one per second. */
   update(samples, times) {
     Object.assign(this, { samples, times });
     for (const of of ["worked", "queued"]) $(`#${of}`).hidden = !times;
     if (this.range !== SHORTEST || !samples.length) return;
     const [back, end, begin] = [span(samples), samples.at(-1).t, samples[0].t];
-    // The axis of a young site is shorter than the chosen range.
+    // If the site has been running for less than the chosen period, the axis begins when the
+    // site started.
     const isYoung = end - begin < 0.98 * Number(SHORTEST);
     setText($("#begin"), isYoung ? `numbers since ${new Date(begin * 1000).toLocaleTimeString()}` : "");
-    // Each value is an average over several seconds, because one second has too few events.
+    // Each value is an average over several seconds, because the number of events in one
+    // second varies too much.
     const over = Math.max(5, back / 60);
     const events = EVENTS.map(() => []);
     let before = 0;
@@ -83,7 +85,8 @@ export class Charts {
       const now = samples[at];
       while (now.t - samples[before + 1].t >= over) before += 1;
       const { [before]: then } = samples;
-      // The first two samples may be close together, which would give a wrong rate.
+      // The first two samples may have nearly the same time, which would result in a wrong
+      // rate. The time difference is therefore at least one second.
       EVENTS.forEach(([name], i) => (
         events[i].push([now.t, Math.max(0, now[name] - then[name]) / Math.max(1, now.t - then.t)])));
     }
@@ -94,7 +97,7 @@ export class Charts {
     }
   }
 
-  /** Reads a longer range, and schedules the next read. */
+  /** Reads the numbers of a longer period from the server, and schedules the next read. */
   async refresh() {
     clearTimeout(this.timer);
     this.stop.abort();
@@ -109,7 +112,7 @@ export class Charts {
       ({ step } = activity);
       this.showActivity(activity, back);
     } catch {
-      // The error is not shown here, because the page shows the state of the connection.
+      // The error is ignored, because the page already shows the state of the connection.
       if (signal.aborted) return;
     }
     const took = performance.now() - started;
@@ -118,13 +121,15 @@ export class Charts {
 
   showActivity({ minutes, step }, back) {
     const end = Date.now() / 1000;
-    // Before the first number, the queue may not have existed.
+    // The curve begins with the first entry, because the queue may not have existed before
+    // it.
     const oldest = minutes[0]?.ago ?? 0;
     const number = (ago) => Math.round((oldest - ago) / step);
     const parts = new Map(minutes.map((part) => [number(part.ago), part]));
     const events = EVENTS.map(() => []);
     const times = { worked: TIMES.map(() => []), queued: TIMES.map(() => []) };
-    // A part that has just begun has too few events. It is shown only if it is the only part.
+    // A part that has just begun contains too few events for a rate. It is shown only if
+    // there is no other part.
     for (let ago = oldest; ago > step / 4 || ago === oldest && minutes.length; ago -= step) {
       const part = parts.get(number(ago));
       const took = Math.min(step, ago);
@@ -140,7 +145,7 @@ export class Charts {
   }
 }
 
-/** Shows the period that one value of the durations covers. */
+/** Shows the length of the period over which each duration is computed. */
 function sayOver(text) {
   for (const element of document.querySelectorAll("#plots .over")) element.textContent = text;
 }

@@ -1,24 +1,24 @@
-// Elements of the page.
+// Creates and changes elements of the page.
 
-/** Creates an element. */
+/** Creates an HTML element with these properties and children. */
 export function make(kind, properties = {}, ...children) {
   const made = Object.assign(document.createElement(kind), properties);
   made.append(...children);
   return made;
 }
 
-/** Sets the text of a node if it differs. */
+/** Sets the text of a node. An equal text is not set again. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Creates a dash for a number without a source, with the reason. */
+/** Creates a dash for an unknown number. Its tooltip contains the reason. */
 export function unknown(reason) {
   return make("span", { className: "unknown", title: reason }, "–",
     make("span", { className: "unseen", textContent: ` ${reason}` }));
 }
 
-/** The lines of a table. Elements are reused, so that a link keeps its focus. */
+/** The lines of a table. Their elements are reused, so that a link does not lose the focus when the lines change. */
 export class Lines {
   constructor(table) {
     this.table = table;
@@ -26,7 +26,7 @@ export class Lines {
     this.kinds = [...table.querySelectorAll("thead th")].map(({ className }) => className);
   }
 
-  /** @param lines Lists of cells: { text, href, title }, or { reason } for an unknown value. */
+  /** @param lines A list of cells for each line. A cell is { text, href, title }, or { reason } for an unknown value. */
   show(lines) {
     while (this.body.rows.length > lines.length) this.body.rows[lines.length].remove();
     lines.forEach((cells, at) => {
@@ -55,6 +55,6 @@ export function setCell(cell, { text, href, title, reason }) {
   const shown = cell.firstChild;
   setText(shown, text);
   if (href && shown.getAttribute("href") !== href) shown.setAttribute("href", href);
-  // Long texts are cut to one line, so the title contains the whole text.
+  // A long text is cut to one line, so the tooltip contains the whole text.
   if (shown.title !== (title ?? text)) shown.title = title ?? text;
 }

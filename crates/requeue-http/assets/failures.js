@@ -1,4 +1,4 @@
-// The errors of failing keys, in groups.
+// The table of the errors of failing keys, in groups.
 
 import { naming } from "./api.js";
 import { setCell, setText } from "./dom.js";
@@ -8,13 +8,13 @@ import { address } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
 const COLUMNS = [["keys", "amount"], ["failures", "amount"], ["key", "key"], ["first", "amount"], ["last", "amount"]];
-/** The number of errors that are shown first. */
+/** The number of errors that are shown before the user asks for all of them. */
 const FIRST = 5;
 const NO_FIRST = "earlier failures are not known";
 const NO_TIME = "the time is not recorded for each of these keys";
 
 export class Failures extends List {
-  /** @param admin Revives keys. */
+  /** @param admin The actions of the page, which revive keys. */
   constructor(admin) {
     super("failures", "error", "", "", []);
     this.admin = admin;
@@ -22,7 +22,8 @@ export class Failures extends List {
     $("#all-failures").addEventListener("click", () => {
       this.section.classList.add("all");
       this.show(this.list);
-      // The button is now hidden, so the focus moves to the first added row.
+      // The button that had the focus is now hidden. The first of the rows that were added
+      // receives the focus.
       this.body.rows[FIRST]?.querySelector("a")?.focus();
     });
   }
@@ -49,7 +50,7 @@ export class Failures extends List {
     $("#failures-shown").title = cut ? `Not all keys were read, only ${amount(list.looked_at)}.` : "";
   }
 
-  /** Revives the parked keys of a group. */
+  /** Revives the parked keys of a group after a confirmation. */
   act(action, { error }) {
     this.admin.run(async () => {
       await this.admin.actOnAll(action, { state: "parked", q: "", failed: "", error });
@@ -60,12 +61,13 @@ export class Failures extends List {
 
 const ago = (time) => (time === null ? { reason: NO_TIME } : { text: duration(Math.round(time)) });
 
-/** Returns the time since the first failure, and its local time. If it is not known, returns those of the oldest known
- * failure. */
+/** Returns the time since the first failure, and its local time. If the first failure is unknown, the oldest known
+ * failure is used instead. */
 function since(first, oldest) {
   const known = first ?? oldest;
   if (known === null) return ago(null);
-  // The seconds are of no use beside a time.
+  // The seconds of the age are omitted, because the text also contains the time of the
+  // failure.
   const age = ago(known).text.replace(/ \d+ s$/, "");
   const text = `${age}, ${timeBefore(known)}`;
   return first === null ? { text: `> ${text}`, title: NO_FIRST } : { text };
@@ -74,7 +76,8 @@ function since(first, oldest) {
 class FailureRow extends Row {
   update(group) {
     const { error, keys, parked, failures, key, sample, first, last, oldest } = group;
-    // If all keys are parked, only parked keys are listed, because that list is quick to read.
+    // If all keys of the group are parked, the link lists only parked keys, because a store
+    // reads them faster.
     const state = keys === parked ? "parked" : "";
     setCell(this.tr.cells[0], { text: error, href: address({ state, error }), title: sample ?? error });
     const named = naming(group);

@@ -1,16 +1,16 @@
-// Formats numbers and durations for people.
+// Formats numbers and durations for readers.
 
-/** Formats a whole number. */
+/** Formats an integer with separators between thousands. */
 export function amount(number) {
   return number.toLocaleString("en");
 }
 
-/** Formats a name of the API, such as `backing_off`. */
+/** Converts a name of the API, such as `backing_off`, to words. */
 export function name(text) {
   return text.replaceAll("_", " ");
 }
 
-/** Makes the control characters of a text visible, except for newlines and tabs. */
+/** Replaces the control characters of a text, except newlines and tabs, with visible characters. */
 export function printable(text) {
   const escaped = (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`;
   return text.replaceAll("\r\n", "\n").replaceAll(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, escaped);
@@ -30,7 +30,7 @@ export function duration(seconds) {
   return `${days} d ${two(hours % 24)} h`;
 }
 
-/** Formats the local time with the date, `ago` seconds before now. */
+/** Formats the local date and time that were `ago` seconds before now. */
 export function timeBefore(ago) {
   const format = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
   return new Date(Date.now() - ago * 1000).toLocaleString([], format);
@@ -42,7 +42,7 @@ export function power(seconds) {
   return seconds > 0.0009 ? `${Math.round(seconds * 1e3)} ms` : `${Math.round(seconds * 1e6)} µs`;
 }
 
-/** Formats a limit on the rate of starts. */
+/** Formats a limit on the rate of starts, as in the API. */
 export function limit({ starts, per, burst }) {
   const unit = { 1: "s", 60: "min", 3600: "h" }[per] ?? duration(per);
   return `${amount(starts)}/${unit}, burst ${amount(burst)}`;

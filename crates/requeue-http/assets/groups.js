@@ -1,4 +1,4 @@
-// The groups of a queue in a store: a table, and the actions on a group.
+// The table of the groups of a queue in a store, and the actions on a group.
 
 import { noteOf } from "./admin.js";
 import { amount, duration, limit } from "./format.js";
@@ -8,7 +8,7 @@ const $ = (selector) => document.querySelector(selector);
 const COLUMNS = ["ready", "waiting", "running", "limit", "rate", "weight", "oldest"].map((column) => [column, "amount"]);
 
 export class Groups extends List {
-  /** @param admin Holds the token, and runs actions. */
+  /** @param admin The actions of the page. It stores the token, and sends the actions. */
   constructor(admin) {
     super("groups", "group", "oldest", "desc", ["name"]);
     this.admin = admin;
@@ -35,7 +35,8 @@ export class Groups extends List {
     if (action === "limit") {
       this.changed = group.name;
       $("#group-limit-title").textContent = `Limit of the group ${label}`;
-      // The field is empty, because the limit may be that of the queue, which must not become the group's own limit.
+      // The field is empty at first. The shown limit may be that of all groups, and
+      // must not become a separate limit of this group by accident.
       Object.assign($("#group-limit [name=limit]"), { value: "", placeholder: group.limit ?? "none" });
       this.admin.open("#group-limit");
       return;
@@ -67,7 +68,7 @@ export class Groups extends List {
   }
 }
 
-/** Formats the name of a group. The empty name is the group of keys without a group. */
+/** Formats the name of a group. The empty name stands for the keys without a group. */
 export function namedGroup(name) {
   return name === "" ? "(no group)" : name;
 }

@@ -1,4 +1,4 @@
-// The page of one key.
+// The page of one key: its state, its runs and its past.
 
 import { get } from "./api.js";
 import { amount, duration, name, printable } from "./format.js";
@@ -7,19 +7,19 @@ import { Timeline } from "./timeline.js";
 const $ = (selector) => document.querySelector(selector);
 
 export class KeyPage {
-  /** @param offer Called with the state of the key. */
+  /** @param offer The function that is called with the row of the key after each read. */
   constructor(offer) {
     this.offer = offer;
     this.section = $("#key");
     this.timeline = new Timeline();
     this.named = null;
-    /** The name of the queue, or null before it is known. */
+    /** The name of the queue, or null before the first summary. */
     this.queue = null;
     this.live = false;
     this.stop = new AbortController();
   }
 
-  /** Shows the key that these parameters name; null hides the page. */
+  /** Shows the page of the key that these parameters identify. If they are null, hides the page. */
   show(named) {
     this.named = named;
     this.section.hidden = named === null;
@@ -44,17 +44,19 @@ export class KeyPage {
     const { signal } = this.stop;
     const started = performance.now();
     try {
-      // The past is read in parallel, and its failure does not hide the state of the key.
+      // The past is requested at the same time. If this request fails, the state of the
+      // key is still shown.
       const reading = get("timeline", this.named, signal).catch(() => null);
       this.update(await get("key", this.named, signal));
       const past = await reading;
       if (signal.aborted) return;
       this.timeline.update(past);
     } catch {
-      // The error is not shown here, because the page shows the state of the connection.
+      // The error is ignored, because the page already shows the state of the connection.
       if (signal.aborted) return;
     }
-    // The next request waits in proportion, because a store may read all keys of a group to explain a throttled key.
+    // The time until the next request is ten times the duration of this one. A store may
+    // have to read all keys of a group to explain a throttled key.
     const took = performance.now() - started;
     if (this.live) this.timer = setTimeout(() => this.refresh(), Math.max(1000, took * 10));
   }
@@ -105,8 +107,8 @@ export class KeyPage {
   }
 
   updateRuns(runs) {
-    // Unchanged rows are kept, because a new row would close an output that the user has opened. The time of a stored
-    // run varies with each answer.
+    // If no run has changed, the rows are kept. New rows would close an output that the
+    // user has opened. The time of a run in a store differs slightly between answers.
     const { shown = [] } = this;
     const others = (run) => JSON.stringify({ ...run, at: 0 });
     const isShown = (run, index) => Math.abs(run.at - shown[index].at) < 1 && others(run) === others(shown[index]);
@@ -118,7 +120,7 @@ export class KeyPage {
   }
 }
 
-/** Returns the way to revive a parked key: an action of the page, or a command for a key of a queue in a store. */
+/** Returns a sentence on how to revive a parked key: with an action of the page, or, in a store, with a command. */
 function revival(queue, { key, key_base64: base64 }) {
   const ways = "To run it again: Revive on this page";
   const isPlain = /^[\w./:@%+,=-]+$/;

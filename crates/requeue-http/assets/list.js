@@ -1,4 +1,4 @@
-// A table that is refreshed periodically.
+// A table that requests its rows again periodically.
 
 import { get } from "./api.js";
 import { amount } from "./format.js";
@@ -39,7 +39,7 @@ export class List {
     }
   }
 
-  /** Sorts by a column; a second click reverses the order. */
+  /** Sorts the table by a column. If the table is already sorted by this column, reverses the order. */
   sortBy(column) {
     const first = this.ascending.includes(column) ? "asc" : "desc";
     const other = first === "asc" ? "desc" : "asc";
@@ -57,12 +57,12 @@ export class List {
     }
   }
 
-  /** Returns the time until the next refresh: 10 times the duration of the last refresh, and at least 2 s. */
+  /** Returns the time until the next request: 10 times the duration of the last request, but at least 2 s. */
   delay(took) {
     return Math.max(PERIOD, took * 10);
   }
 
-  /** Refreshes, and schedules the next refresh. */
+  /** Requests the rows, and schedules the next request. */
   async refresh() {
     clearTimeout(this.timer);
     this.stop.abort();
@@ -81,7 +81,7 @@ export class List {
     if (this.live) this.timer = setTimeout(() => this.refresh(), this.delay(took));
   }
 
-  /** A request has failed. By default, nothing is shown, because most pages show the state of the connection. */
+  /** Called after a failed request. The default does nothing, because most pages show the state of the connection. */
   fail() {}
 
   show(answer) {
@@ -106,13 +106,13 @@ export class List {
   }
 }
 
-/** Focuses the first of these elements that is visible and enabled. */
+/** Moves the focus to the first of these elements that is visible and enabled. */
 export function focusFirst(...elements) {
   elements.find((element) => element?.checkVisibility() && !element.disabled)?.focus({ preventScroll: true });
 }
 
-/** Redraws the rows of a table. A row that moves or goes loses the focus, which then returns to it, or to the row in its
- * place. */
+/** Draws the rows of a table again. If the row with the focus was moved, the focus returns to it. If it was removed,
+ * the focus moves to the row at its place. */
 export function keepFocus(body, redraw) {
   const focused = body.contains(document.activeElement) ? document.activeElement : null;
   const at = [...body.children].indexOf(focused?.closest("tr"));
@@ -154,7 +154,7 @@ export class Row {
     setText(this.title, name);
   }
 
-  /** Sets the text of a button, and its action. */
+  /** Sets the text of a button, and the function that a click calls. */
   label(button, text) {
     setText(button, text);
     button.dataset.action = text.toLowerCase();

@@ -1,4 +1,4 @@
-// Line plots, as SVG, without a library.
+// Draws line plots as SVG, without a library.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -10,7 +10,7 @@ function svg(name, attributes = {}, text = "") {
   return element;
 }
 
-/** Returns the `d` of a path through the points [x, y], with a gap where y is null. */
+/** Returns the attribute `d` of an SVG path through the points [x, y]. The path has a gap where y is null. */
 function path(points) {
   let d = "";
   let pen = "M";
@@ -20,14 +20,14 @@ function path(points) {
       continue;
     }
     d += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
-    // A single point is drawn as a short line, so that it is visible.
+    // A line with only one point is not visible, so a short horizontal line is added.
     if (pen === "M") d += "h.1";
     pen = "L";
   }
   return d;
 }
 
-/** A logarithmic scale with a zero, on which a burst does not flatten the smaller values. */
+/** A logarithmic scale that also contains zero. A burst therefore does not make smaller values invisible. */
 export const fromZero = {
   range(values) {
     const high = 10 ** Math.max(1, Math.ceil(Math.log10(Math.max(1, ...values)) - 1e-9));
@@ -60,7 +60,7 @@ export function span(samples) {
 
 export class Plot {
   /** @param series [{ name, class }]
-   *  @param none The text of a plot without values. */
+   *  @param none The text that is shown if the plot has no values. */
   constructor(figure, { series, format, scale, what, none }) {
     Object.assign(this, { series, format, what, none });
     this.scale = scale === "log" ? logarithmic : fromZero;
@@ -98,7 +98,7 @@ export class Plot {
     this.draw();
   }
 
-  /** Shows that the points are not read yet. */
+  /** Shows that the points are still being read. */
   wait() {
     this.points = null;
     this.values.forEach((element) => { element.textContent = "–"; });
@@ -127,7 +127,7 @@ export class Plot {
       const anchor = minute === 1 ? "start" : minute === 0 ? "end" : "middle";
       parts.push(svg("text", { x: x(end - ago), y: height - 4, "text-anchor": anchor }, text));
     }
-    // The series are drawn in reverse order, so that the first is on top.
+    // The last series is drawn first, so that the first series covers the others.
     const isEmpty = !points.flat().some(([, value]) => value);
     if (isEmpty) {
       parts.push(svg("text", { class: "none", x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, this.none));
@@ -169,7 +169,7 @@ function named(seconds) {
   return `${number} ${unit}`;
 }
 
-/** Draws a small line without axes. `of` returns null before the first number. */
+/** Draws a small line without axes. `of` returns the value of a sample, or null if it has none. */
 export function spark(element, samples, of) {
   const [width, height] = [100, 30];
   const back = span(samples);

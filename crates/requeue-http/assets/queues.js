@@ -1,4 +1,5 @@
-// The page of all queues of a store: a table, which is read again every few seconds while the page is visible.
+// The page of all queues of a store. It requests the table again every few seconds
+// while the page is visible.
 
 import { amount, duration, rate } from "./format.js";
 import { List, Row } from "./list.js";
@@ -9,7 +10,7 @@ const COLUMNS = [
   ...["oldest", "failed", "failures", "runs", "ready", "waiting", "running", "parked"].map((column) => [column, "amount"]),
 ];
 const MOST = 1000;
-/** The age in seconds above which a state mentions the age of the numbers. */
+/** If the numbers of a queue are older than this, in seconds, their age is shown. */
 const OLD = 15;
 
 class Queues extends List {
@@ -22,7 +23,7 @@ class Queues extends List {
     return queue.name;
   }
 
-  /** The delay is constant: the server reads the store once for all pages, so slow answers need no long delay. */
+  /** Returns a constant delay. The server reads the store once for all pages, so a slow response needs no longer delay. */
   delay() {
     return 2000;
   }
@@ -36,7 +37,8 @@ class Queues extends List {
     const { looked_at: all, queues, error, age } = answer;
     $("#queues table").hidden = queues.length === 0;
     $("#hint").hidden = all > 0;
-    // If the list could not be read, its old numbers must not look current.
+    // If the server could not read the list, the page must say that the numbers are
+    // old.
     if (error === null) say("live", "Live");
     else say("lost", `Store unreachable: ${error}; numbers from ${duration(Math.round(age))} ago`);
     const paused = queues.filter((queue) => queue.paused).length;
@@ -46,7 +48,7 @@ class Queues extends List {
   }
 
   fail(error) {
-    // A server that cannot read its store answers with the status 503.
+    // The status 503 means that the server cannot read its store.
     const text = error.message === "503" ? "Store unreachable" : "Connection lost";
     say("lost", `${text}; retrying`);
   }
@@ -56,7 +58,8 @@ class QueueRow extends Row {
   constructor(queue) {
     super(queue.name, queue.name, COLUMNS, []);
     const link = Object.assign(document.createElement("a"), { textContent: queue.name });
-    // The link is relative to this file, because the address of the page may lack the slash at its end.
+    // The link is relative to this script. It cannot be relative to the page, because
+    // the address of the page may lack the final slash.
     link.href = new URL(queue.path, import.meta.url);
     this.tr.firstElementChild.replaceChildren(link);
   }
@@ -77,12 +80,12 @@ class QueueRow extends Row {
   }
 }
 
-/** Formats a rate. A rate below 0.1 per second is not shown as zero. */
+/** Formats a rate. A rate below 0.1 per second is shown with more digits, so that it does not look like zero. */
 function small(number) {
   return number > 0 && number < 0.095 ? number.toFixed(3) : rate(number);
 }
 
-/** Describes the state of a queue, and the reason why its numbers are missing or old. */
+/** Returns the state of a queue in words, and the reason why its numbers are missing or old. */
 function state(queue) {
   const { paused, workers, error, damaged, counts_age: age } = queue;
   const facts = [paused ? "paused" : "open"];
@@ -94,7 +97,7 @@ function state(queue) {
   return facts.join(" · ");
 }
 
-/** Shows the state of the connection, and announces each change once. */
+/** Shows the state of the connection to the server. Screen readers announce each change once. */
 function say(link, text) {
   document.body.dataset.link = link;
   if ($("#link").textContent !== text) $("#link").textContent = text;

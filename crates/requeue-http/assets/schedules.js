@@ -1,4 +1,4 @@
-// The schedules of a queue in a store: a table, and the actions on a schedule.
+// The table of the schedules of a queue in a store, and the actions on a schedule.
 
 import { noteOf } from "./admin.js";
 import { naming } from "./api.js";
@@ -9,7 +9,7 @@ const $ = (selector) => document.querySelector(selector);
 const COLUMNS = [["spec", ""], ["zone", ""], ["next", ""], ["state", ""]];
 
 export class Schedules extends List {
-  /** @param admin Holds the token, and runs actions. */
+  /** @param admin The actions of the page. It stores the token, and sends the actions. */
   constructor(admin) {
     super("schedules", "schedule", "due_in", "asc", ["key", "due_in"]);
     this.admin = admin;
@@ -52,7 +52,7 @@ export class Schedules extends List {
     });
   }
 
-  /** Changes the times. The priority and the group do not change. */
+  /** Changes the times of a schedule. Its priority and its group do not change. */
   async change(event) {
     event.preventDefault();
     const { key, priority, group } = this.changed;

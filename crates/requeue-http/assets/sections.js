@@ -1,4 +1,4 @@
-// The tables of the embedding program.
+// The tables that the embedding program provides.
 
 import { get } from "./api.js";
 import { make } from "./dom.js";
@@ -31,12 +31,14 @@ export class Sections {
     const { signal } = this.stop;
     try {
       const { sections } = await get("sections", {}, signal);
-      // An unchanged table keeps its scroll position and its focus.
+      // If the tables have not changed, their elements are kept, so that the user does
+      // not lose the scroll position and the focus.
       const text = JSON.stringify(sections);
       if (text !== this.shown) this.parent.replaceChildren(...sections.map(element));
       this.shown = text;
     } catch {
-      // The error is not shown here, because the page shows the state of the connection.
+      // The error is ignored, because the page already shows the state of the
+      // connection.
       if (signal.aborted) return;
     }
     if (this.live) this.timer = setTimeout(() => this.refresh(), PERIOD);
@@ -51,7 +53,7 @@ function element({ title, columns, rows }, number) {
   ));
   const table = make("table", {},
     make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...lines));
-  // A region that scrolls must be reachable by keyboard.
+  // The keyboard can scroll a region only if the region can have the focus.
   const region = make("div", { className: "rows", tabIndex: 0 }, table);
   region.setAttribute("role", "region");
   region.setAttribute("aria-labelledby", heading.id);

@@ -1,4 +1,5 @@
-// The first lines of the page: whether the queue runs, and what is slow.
+// The first lines of the page: the status of the queue, the causes of waits, and the
+// longest runs.
 
 import { naming } from "./api.js";
 import { Lines, make, setText, unknown } from "./dom.js";
@@ -7,13 +8,14 @@ import { namedGroup } from "./groups.js";
 import { address } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
-/** The age in seconds above which the page shows the age of the numbers of keys. A store counts them each second if it
- * needs less than 20 ms for that. */
+/** If the numbers of keys are older than this, in seconds, the page shows their age. A store counts keys each second if
+ * it needs less than 20 ms for that. */
 const OLD = 3;
-/** The age in seconds above which the numbers are too old for decisions. A store that counts slowly still counts each
- * minute. */
+/** If the numbers of keys are older than this, in seconds, they do not affect decisions. A slow store still counts
+ * each minute. */
 const STALE = 90;
-/** The time in seconds after which a silent server counts as lost. A server sends a summary each second. */
+/** If the server sends nothing for this time, in seconds, the connection counts as lost. It sends a summary each
+ * second. */
 const SILENT = 5;
 const LONGEST = 5;
 const NO_HOUR = "the store has not answered";
@@ -38,7 +40,7 @@ export class Standing {
     setInterval(() => this.show(), 1000);
   }
 
-  /** Sets the state of the connection, and its description. */
+  /** Sets the state of the connection to the server, and the words for it. */
   connect(link, said) {
     Object.assign(this, { link, said, news: performance.now() });
     this.show();
@@ -58,13 +60,14 @@ export class Standing {
   show() {
     const [health, text, since, why = ""] = this.state();
     document.body.dataset.health = health;
-    // The time is not part of the status, because screen readers announce each change of the status.
+    // The time has a separate element, because screen readers announce each change
+    // of the status.
     setText($("#link"), text);
     setText($("#since"), since);
     $("#since").title = why;
   }
 
-  /** Returns the health, a sentence, a time, and the reason why the time is unknown. */
+  /** Returns the health of the queue, a sentence, the time since its beginning, and the reason if this is unknown. */
   state() {
     const { link, said, summary } = this;
     const silent = (performance.now() - this.news) / 1000;
@@ -87,7 +90,8 @@ export class Standing {
     if (workers) facts.push(alive(workers));
     if (jobs) {
       const { busy, total } = jobs;
-      // The total is omitted if it is so large that it means no limit.
+      // A very large total means that the number of jobs is not limited, so it is
+      // omitted.
       const place = workers ? " of this process" : "";
       facts.push([`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs${place} busy`]);
     }
@@ -122,7 +126,7 @@ export class Standing {
         worker ? { text: worker } : slot ? { text: `slot ${slot}` } : { reason: noWorker }];
     };
     const lines = longest.slice(0, LONGEST).map(line);
-    // Without times, the order of the runs is not known.
+    // If the queue does not keep times, the longest runs are unknown.
     if (!times && now.running) lines.push([{ text: "runs" }, { reason: NO_TIMES }, { reason: NO_TIMES }]);
     this.longest.show(lines);
     $("#longest").classList.toggle("empty", lines.length === 0);
@@ -135,14 +139,14 @@ function paused({ paused_by: by, paused_for: time, paused_note: note }) {
   return ["warn", text, "since unknown", "A program made this pause without a record."];
 }
 
-/** Returns the number of workers, with a line for each worker and the keys that it runs. */
+/** Returns the number of workers. The tooltip has a line for each worker, with the keys that it runs. */
 function alive(workers) {
   const title = workers.map(({ name, running }) => [name, ...running.map(({ key }) => key)].join("  ")).join("\n");
   const text = `${amount(workers.length)} ${workers.length === 1 ? "worker" : "workers"} alive`;
   return [make("span", { title, textContent: text, className: workers.length ? "" : "late" })];
 }
 
-/** Returns the number of keys that were given up, with the keys that are parked since. */
+/** Returns the number of keys that were given up, and the number of keys that are parked. */
 function givenUpOf(lost, parked) {
   const text = `${amount(lost)} given up`;
   if (parked === null) return [text];
@@ -150,7 +154,7 @@ function givenUpOf(lost, parked) {
   return [`${text}, `, make("a", { href, textContent: `${amount(parked)} parked now`, title: PARKED })];
 }
 
-/** Returns the age of the oldest ready key that its group does not hold back, with the target. The age is late only if no
+/** Returns the age of the oldest ready key that need not wait for its group, and the target. The age is late only if no
  * pause and no rate explains it. */
 function oldest({ now, status, rate, at_rate: atRate, oldest_ready: age, target }, held) {
   if (now.counts_age === null) return ["oldest ready ", unknown("the keys are not counted yet")];
@@ -167,20 +171,20 @@ function oldest({ now, status, rate, at_rate: atRate, oldest_ready: age, target 
   return [link];
 }
 
-/** Returns the names of the groups that hold keys back: the group of the oldest key, and the number of the others. */
+/** Returns the groups whose ready keys must wait: the name of the oldest key's group, and the number of the others. */
 function groupsOf({ group, groups }) {
   const others = groups > 1 ? ` and ${amount(groups - 1)} more` : "";
   return `group${groups > 1 ? "s" : ""} ${namedGroup(group)}${others}`;
 }
 
-/** Returns the names of paused groups, with the operator who has paused the only one, if the action is known. */
+/** Returns the paused groups. If there is only one, and its pause is a known action, the operator is also returned. */
 function pausedGroups(wait, actions) {
   const isOfGroup = ({ action, target }) => /^group-(pause|resume)$/.test(action) && target === namedGroup(wait.group);
   const last = wait.groups === 1 ? actions?.find(isOfGroup) : undefined;
   return last?.action === "group-pause" ? `${groupsOf(wait)}, paused by ${last.by}` : `paused ${groupsOf(wait)}`;
 }
 
-/** Returns a line for each cause for which pending keys do not run. */
+/** Returns a line for each cause of the waits of pending keys. */
 function waitsOf({ now, status, at_rate: atRate, rate, times, oldest_ready: oldest }, failures, held, actions) {
   const noTime = { reason: "the queue does not record since when a key waits" };
   const age = (time) => (time === null || time === undefined ? { reason: NO_TIMES } : { text: duration(time) });
@@ -204,7 +208,7 @@ function waitsOf({ now, status, at_rate: atRate, rate, times, oldest_ready: olde
     }
     causes.push([atRate ? `rate ${limit(rate)}` : "worker", Math.max(0, rest), age(first), ready]);
   }
-  // A store counts keys that back off as waiting.
+  // In a queue in a store, the number of waiting keys includes the keys that back off.
   const backingOff = now.backing_off ?? (failures && !failures.cut ? failures.waiting : null);
   if (backingOff === null) {
     causes.push(["time or backoff", now.waiting, noTime, waiting]);

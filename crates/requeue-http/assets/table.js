@@ -1,4 +1,4 @@
-// The table of keys, which is refreshed page by page.
+// The table of keys, which is read again one page after another.
 
 import { get, naming } from "./api.js";
 import { amount, duration, name } from "./format.js";
@@ -6,16 +6,16 @@ import { keepFocus } from "./list.js";
 import { address } from "./view.js";
 
 const PAGE = 100;
-/** The maximum number of requests per refresh. Each reads up to 100,000 keys, for about a second. */
+/** The maximum number of requests for one update of the table. Each reads up to 100,000 keys, for about a second. */
 const REQUESTS = 40;
-/** The longest list that the server sorts. */
+/** The maximum number of keys in a sorted list of the server. */
 const MOST_SORTED = 1000;
 const RANK = { running: 0, backing_off: 1, parked: 2, damaged: 2, waiting: 3, ready: 4, idle: 5 };
-/** The columns that are first sorted in descending order. */
+/** The columns for which the first click sorts in descending order. */
 const LARGEST_FIRST = ["age", "attempt"];
 
 export class Table {
-  /** @param change Called with changes of the view. */
+  /** @param change The function that is called with the changes of the view that the user requests. */
   constructor(change) {
     const section = document.querySelector("#keys");
     this.body = section.querySelector("tbody");
@@ -62,14 +62,14 @@ export class Table {
     });
   }
 
-  /** Returns the change of the view for a click on a column. Three clicks sort, reverse, and end the sorting. */
+  /** Returns the change of the view for a click on a column. The first click sorts, the second reverses, the third ends it. */
   sorted(column) {
     const orders = LARGEST_FIRST.includes(column) ? ["desc", "asc"] : ["asc", "desc"];
     const next = this.view.sort === column ? orders[orders.indexOf(this.view.order || "asc") + 1] : orders[0];
     return next ? { sort: column, order: next } : { sort: "", order: "" };
   }
 
-  /** Changes the keys to show. */
+  /** Changes the conditions on the shown keys. */
   setView(view) {
     const is = ({ state, q, failed, error, sort, order }) => [state, q, failed, error, sort, order].join("\0");
     const differs = is(view) !== is(this.view);
@@ -86,13 +86,13 @@ export class Table {
     if (differs) this.ask(PAGE);
   }
 
-  /** Changes the number of keys to show, and refreshes immediately. */
+  /** Changes the number of shown keys, and reads the keys immediately. */
   ask(wanted) {
     this.wanted = wanted;
     this.refresh(true);
   }
 
-  /** Sets whether the server is reachable. */
+  /** Starts to read the keys, or stops because the server cannot be reached. */
   setLive(live) {
     const starts = live && !this.live;
     this.live = live;
@@ -100,7 +100,7 @@ export class Table {
     if (!live) this.stop.abort();
   }
 
-  /** Refreshes, and schedules the next refresh after 10 times the duration of this one, and at least 1 s. */
+  /** Reads the keys. The next read begins after 10 times the duration of this one, but at least after 1 s. */
   async refresh(asked) {
     this.stop.abort();
     clearTimeout(this.timer);
@@ -113,7 +113,8 @@ export class Table {
       this.show(look);
       if (asked) this.found.textContent = this.shown.textContent;
     } catch (error) {
-      // The error is not shown here, because the page shows the state of the connection.
+      // The error is ignored, because the page already shows the state of the
+      // connection.
       if (signal.aborted) return;
     }
     const took = performance.now() - started;
@@ -127,7 +128,8 @@ export class Table {
     if (sort !== "") {
       const limit = Math.min(wanted, MOST_SORTED);
       const page = await get("keys", { state, q, failed, error, sort, order: direction, limit }, signal);
-      // A store may return a key twice.
+      // A key can occur twice in the response of a store. `take` keeps one row for each
+      // key.
       page.keys.forEach(take);
       return { rows: [...rows.values()], more: page.more };
     }
@@ -141,15 +143,16 @@ export class Table {
       cursor = page.next;
       if (cursor === null) break;
       if (asked && rows.size < wanted) {
-        // During a long search, the keys found so far are shown.
+        // While a long search continues, the keys that were found so far are shown.
         this.show({ rows: [...rows.values()].sort(order), more: true });
         this.none.hidden = true;
         const of = this.total > looked ? ` of ${amount(this.total)}` : "";
         this.shown.textContent = `searched ${amount(looked)}${of} keys, found ${amount(rows.size)}; searching`;
       }
     }
-    // The keys that have run the longest are on top. They are read last, with one request, because keys that were
-    // running before may have completed.
+    // The keys that have run the longest are the first rows. They are requested last and
+    // all together. Running keys in earlier responses are removed, because their runs
+    // may have been completed.
     if (state === "") {
       const running = await get("keys", { state: "running", q, failed, error, limit: 50 }, signal);
       for (const [id, row] of rows) {
@@ -193,7 +196,7 @@ export class Table {
   }
 }
 
-/** Orders rows by state: running, backing off, waiting, ready. Within a state, the oldest or the next due is first. */
+/** Compares two rows by state: running, backing off, waiting, ready. In a state, the oldest or next due is first. */
 function order(a, b) {
   const [first, second] = a.state === "backing_off" || a.state === "waiting"
     ? [a.due_in ?? Infinity, b.due_in ?? Infinity] : [b.age ?? 0, a.age ?? 0];
@@ -244,27 +247,30 @@ class Row {
     set(this.age, row.age === null ? "" : duration(row.age));
     set(this.attempt, amount(row.attempt));
     set(this.next, row.due_in === null ? "" : duration(row.due_in));
-    // Only the first line of an error is shown. The page of the key shows all lines.
+    // Only the first line of an error is shown here. The page of the key shows all
+    // lines.
     const error = row.error ? `${row.error.split("\n", 1)[0].slice(0, 200)} · ` : "";
     set(this.sentence, error + withoutTimes(row.why));
-    // Keeps a name and a short value on one line.
+    // In a short text, spaces are replaced with no-break spaces, so that a name and its
+    // value stay on one line.
     const whole = (text) => text.length < 30 ? text.replaceAll(" ", "\u00a0") : text;
     const detail = Object.entries(row.detail).filter(([name]) => name !== "fencing_token")
       .map(([name, value]) => whole(`${name} ${value}`));
     set(this.detail, detail.length ? ` · ${detail.join(" · ")}` : "");
-    // Each row has one line, so long texts are cut. The title contains them.
+    // Each row has one line, so long texts are cut. The tooltip contains the whole
+    // texts.
     const title = [row.why, row.error, ...detail].filter(Boolean).join("\n");
     if (this.why.title !== title) [this.why.title, this.key.title] = [title, row.key];
   }
 }
 
-/** Removes the times that the columns already show: the age, and the time until the key is due. */
+/** Removes the age and the time until the key is due from an explanation, because two columns contain them. */
 function withoutTimes(why) {
   const time = String.raw`(?:\d+[dhm](?: \d+[hms])?|\d+(?:\.\d+)?(?:ns|µs|ms|s))\b`;
   return why.replace(new RegExp(`,? for ${time}|; ready in ${time}`, "g"), "");
 }
 
-/** Yields the text, with each occurrence of `part` marked. */
+/** Yields the parts of a text. Each occurrence of `part` is marked. */
 function* marked(text, part) {
   const [all, wanted] = [lower(text), lower(part)];
   let from = 0;
@@ -280,7 +286,7 @@ function* marked(text, part) {
   if (from < text.length) yield text.slice(from);
 }
 
-/** Lowers ASCII letters only, as the search does, so that the length of the text stays the same. */
+/** Converts only ASCII letters to lower case, as the server's search does. The length of the text does not change. */
 function lower(text) {
   return text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
 }

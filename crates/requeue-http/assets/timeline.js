@@ -1,12 +1,12 @@
-// The past of a key, on a line of time and as a list.
+// The past of a key, as a line of time and as a list of events.
 
 import { Lines, make, setText } from "./dom.js";
 import { duration, name, printable } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
-/** The number of waits and runs on the line. */
+/** The maximum number of waits and runs that are drawn on the line. */
 const DRAWN = 30;
-/** The steps between two times of the axis, in seconds. */
+/** The possible distances between two marks of the axis, in seconds. */
 const STEPS = [0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400, 604_800];
 const isLong = ({ kind }) => kind === "wait" || kind === "run";
 
@@ -15,13 +15,14 @@ export class Timeline {
     this.line = $("#key-line");
     this.shown = $("#key-shown");
     this.lines = new Lines($("#key-past table"));
-    // The line does not move while the user reads it.
+    // While the pointer or the focus is on the line, it is not drawn again. It is drawn
+    // when they leave it.
     for (const event of ["pointerleave", "focusout"]) this.line.addEventListener(event, () => this.draw());
     this.line.addEventListener("keydown", (event) => this.move(event));
     new ResizeObserver(() => this.draw()).observe(this.line);
   }
 
-  /** Shows the past of a key. With null, hides it. */
+  /** Shows the past of a key. If it is null, hides the line and the list. */
   update(past) {
     this.past = past;
     $("#key-time").hidden = past === null;
@@ -69,7 +70,8 @@ export class Timeline {
       return this.describe(place(mark, left), event);
     });
     const times = axis(from, end, width, now).map(([t, words, kind]) => {
-      // At the right end, the text is to the left of its mark, because it would be cut.
+      // Near the right end, the text would be cut, so it is placed to the left of its
+      // mark.
       const side = at(t) > 92 ? "left" : "";
       return place(make("span", { className: `time ${kind} ${side}`, ariaHidden: "true" }, words), at(t));
     });
@@ -80,7 +82,7 @@ export class Timeline {
   /** Shows the words of an event while its element has the pointer or the focus. */
   describe(element, event) {
     const words = describe(event, this.past.now);
-    // The accessible name must contain the text of the button.
+    // A button's accessible name must contain its visible text.
     element.ariaLabel = `${label(event)}: ${words}`;
     for (const kind of ["pointerenter", "focus"]) {
       element.addEventListener(kind, () => setText(this.shown, words));
@@ -99,7 +101,7 @@ export class Timeline {
   }
 }
 
-/** Returns the end of an event, or `now` for a wait or run that is not over. */
+/** Returns the time at which an event ended. If a wait or a run has not ended, returns `now`. */
 function ended(event, now) {
   return event.until ?? (isLong(event) ? now : event.at);
 }
@@ -111,7 +113,8 @@ function extent(events, now) {
   const first = long.length > DRAWN ? from : Math.min(from, events[0].at);
   const last = Math.max(...events.map((event) => ended(event, now)));
   const span = Math.max(Math.min(last, now) - first, 1);
-  // Idle time after the last event is limited, because it would compress the other parts.
+  // The time after the last event is shortened, because a long idle time would leave too
+  // little space for the events.
   const end = last > now ? Math.min(last, now + span) : Math.min(now, last + span / 4);
   return { from: first, end: Math.max(end, first + 1) };
 }
@@ -119,7 +122,7 @@ function extent(events, now) {
 function axis(from, end, width, now) {
   const most = Math.max(2, Math.floor(width / 110));
   const step = STEPS.find((seconds) => (end - from) / seconds <= most) ?? STEPS.at(-1);
-  // The times of the axis are multiples of the step in local time.
+  // The marks of the axis are at multiples of the step in local time.
   const zone = new Date(from * 1000).getTimezoneOffset() * 60;
   const times = [];
   for (let t = Math.ceil((from - zone) / step) * step + zone; t < end; t += step) {
@@ -139,7 +142,7 @@ function time(t, step) {
   return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", ...digits });
 }
 
-/** Returns the words on a segment or at a mark. */
+/** Returns the text on a segment of the line, or at a mark. */
 function label({ kind, cause, outcome, text }) {
   if (kind === "wait") return name(cause);
   if (kind === "add") return text.split(/[,:]/)[0].split(" ")[0];
@@ -147,7 +150,7 @@ function label({ kind, cause, outcome, text }) {
   return { null: "running", succeeded: "run", given_up: "failed" }[outcome] ?? name(outcome);
 }
 
-/** Formats the duration of a wait or run. */
+/** Formats the duration of a wait or a run. */
 function length(event, now) {
   if (!isLong(event)) return "";
   const { at, until } = event;

@@ -1,4 +1,4 @@
-// The view in the address of the page: a search, or a key.
+// The view that the address of the page describes: a list of keys, or one key.
 
 const NAMES = ["state", "q", "failed", "error", "sort", "order", "key", "key_base64"];
 
@@ -16,7 +16,7 @@ export function address(view) {
   return search === "" ? location.pathname : `?${search}`;
 }
 
-/** Shows a view in the address. `enters` adds an entry to the history of the browser. */
+/** Writes a view to the address of the page. If `enters` is true, adds an entry to the history of the browser. */
 export function write(view, enters) {
   if (address(view) === address(read())) return;
   if (enters) history.pushState(null, "", address(view));

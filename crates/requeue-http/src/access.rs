@@ -1,4 +1,4 @@
-//! The tokens of clients with their roles, and the limit on wrong tokens.
+//! The tokens of clients with their roles, and the limit on the number of wrong tokens.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,32 +16,36 @@ use crate::api::{Named, WorkAction};
 use crate::keys::from_base64;
 use crate::params::Problem;
 
-/// The number of wrong tokens that an address may send in [`WINDOW`].
+/// The number of wrong tokens that an address may send in a period of [`WINDOW`].
 const MOST_WRONG: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// The maximum number of addresses that are stored. Beyond this number, the oldest addresses are forgotten.
+/// The maximum number of addresses whose wrong tokens are counted. If there are more, the oldest
+/// address is forgotten.
 const MOST_ADDRESSES: usize = 1_024;
-/// The challenge of a refused read. A browser then asks the user for a name and a password.
+/// The challenge in the response to a refused read. A browser then asks the user for a name and a
+/// password.
 const ASK_FOR_PASSWORD: &str = "Basic realm=\"requeue\"";
-/// The maximum number of lines about wrong tokens that are logged in [`WINDOW`].
+/// The maximum number of lines about wrong tokens in the log, in a period of [`WINDOW`].
 const MOST_LINES: u32 = 20;
 
-/// The secret that gives a client its [roles](Role): see [`Builder::token`](crate::Builder::token).
+/// A secret with which a client proves its [roles](Role): see
+/// [`Builder::token`](crate::Builder::token).
 ///
-/// The token has 16 to 1,024 visible ASCII characters. Make one with `openssl rand -hex 32`. Only its SHA-256 hash is
-/// kept, so that neither the memory of the server nor a file with hashes reveals the token.
+/// The token has 16 to 1,024 visible ASCII characters. The command `openssl rand -hex 32` creates
+/// one. A value of this type contains only the SHA-256 hash of the token. Neither the memory of the
+/// server nor a file with hashes therefore reveals the token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AccessToken {
     hash: [u8; 32],
 }
 
 impl AccessToken {
-    /// Returns the token with this text.
+    /// Creates an access token from its text.
     ///
     /// # Errors
     ///
-    /// Returns an error if the text is too short or too long, or contains spaces, control characters or characters
-    /// outside of ASCII. The error does not contain the text.
+    /// Returns an error if the text is too short or too long, or if it contains spaces, control
+    /// characters, or characters outside of ASCII. The error does not contain the text.
     ///
     /// # Examples
     ///
@@ -59,11 +63,11 @@ impl AccessToken {
         }
     }
 
-    /// Returns the token with this SHA-256 hash in hexadecimal digits.
+    /// Creates an access token from its SHA-256 hash in hexadecimal digits.
     ///
     /// # Errors
     ///
-    /// Returns an error if the text does not have 64 hexadecimal digits.
+    /// Returns an error if the text does not consist of 64 hexadecimal digits.
     ///
     /// # Examples
     ///
@@ -99,22 +103,24 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// The requests that a token permits.
+/// The set of requests that a token permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Role {
-    /// Reading. If one token of a site has this role, all reads need a token, except `/healthz` and `/readyz`.
+    /// Permits requests that read. If any token of a site has this role, all reads except
+    /// `/healthz` and `/readyz` need a token with it, or with [`Admin`](Self::Admin).
     Read,
-    /// Adding keys.
+    /// Permits requests that add keys.
     Add,
-    /// Claiming keys, renewing their leases, and ending the claims.
+    /// Permits the requests of workers: claiming keys, renewing their leases, and ending the
+    /// claims.
     Work,
-    /// All requests.
+    /// Permits all requests.
     Admin,
 }
 
 impl Role {
-    /// All roles, with their names.
+    /// All roles with their names, as they appear in error messages.
     const ALL: [(Self, &'static str); 4] =
         [(Self::Read, "read"), (Self::Add, "add"), (Self::Work, "work"), (Self::Admin, "admin")];
 
@@ -126,7 +132,7 @@ impl Role {
         1 << self as u8
     }
 
-    /// Returns the role that an action needs. `None` permits any token.
+    /// Returns the role that the action with this path needs, or `None` if any token suffices.
     fn of_action(path: &str) -> Option<Self> {
         match path.rsplit('/').next().unwrap_or_default() {
             "authenticate" => None,
@@ -137,17 +143,17 @@ impl Role {
     }
 }
 
-/// The roles of a token.
+/// The set of roles of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Roles(u8);
 
 impl Roles {
-    /// Returns true if a token with these roles permits what needs `role`.
+    /// Returns true if a token with these roles permits requests that need `role`.
     pub(crate) const fn permit(self, role: Role) -> bool {
         self.0 & (role.bit() | Role::Admin.bit()) != 0
     }
 
-    /// Returns true if a token with one of these roles permits an action.
+    /// Returns true if a token with these roles permits at least one action.
     const fn permit_actions(self) -> bool {
         self.0 & !Role::Read.bit() != 0
     }
@@ -161,7 +167,7 @@ impl fmt::Display for Roles {
     }
 }
 
-/// The error for a text that cannot be an [`AccessToken`], or its hash.
+/// The error for a text that cannot be an [`AccessToken`] or the hash of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -173,20 +179,21 @@ pub enum TokenError {
     Hash,
 }
 
-/// The address of a client.
+/// The address of a client, or `None` if the client has no address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Remote(Option<SocketAddr>);
 
 impl Remote {
-    /// Returns the client's address, which the server has put into the request. A client on a Unix socket has no
-    /// address.
+    /// Returns the client's address, which the server has stored in the request. A client that is
+    /// connected to a Unix socket has no address.
     fn of_request(request: &Request) -> Self {
         Self(request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0))
     }
 }
 
 impl Remote {
-    /// Returns the name of a client that does not name its operator: its address, without the port.
+    /// Returns the IP address of the client as text. It is the operator's name if the request does
+    /// not contain one.
     pub(crate) fn name(self) -> String {
         self.0.map_or_else(|| self.to_string(), |address| address.ip().to_canonical().to_string())
     }
@@ -201,14 +208,14 @@ impl fmt::Display for Remote {
     }
 }
 
-/// A client with a token.
+/// A client that has sent a valid token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client {
     pub(crate) remote: Remote,
     pub(crate) roles: Roles,
 }
 
-/// Decides which clients may read and change the queue.
+/// The tokens of a site, and the wrong tokens that clients have sent.
 #[derive(Debug, Default)]
 pub(crate) struct Access {
     tokens: Vec<(AccessToken, Roles)>,
@@ -216,14 +223,15 @@ pub(crate) struct Access {
     lines: Mutex<Lines>,
 }
 
-/// The wrong tokens of an address.
+/// The number of wrong tokens from one address since a point in time.
 #[derive(Clone, Copy, Debug)]
 struct Wrong {
     since: Instant,
     count: u32,
 }
 
-/// Limits the number of lines in the log, because clients without the token could fill the log.
+/// Limits the number of lines about wrong tokens in the log. Otherwise, clients without a token
+/// could fill the log.
 #[derive(Debug, Default)]
 struct Lines {
     since: Option<Instant>,
@@ -232,7 +240,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// Returns the number of lines that were omitted since the last line, or `None` if this line must also be omitted.
+    /// Counts a line. Returns the number of lines that were omitted since the last logged line, or
+    /// `None` if this line must also be omitted.
     fn count_line(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= WINDOW) {
             (self.since, self.count) = (Some(now), 0);
@@ -259,12 +268,13 @@ impl Access {
         self.tokens.iter().any(|(_, roles)| is_wanted(*roles))
     }
 
-    /// Returns true if a token permits an action. Without such a token, the site is read-only.
+    /// Returns true if at least one token permits actions. Otherwise, the site is read-only.
     pub(crate) fn permits_actions(&self) -> bool {
         self.has(Roles::permit_actions)
     }
 
-    /// Checks the token of a read, if reads need a token.
+    /// Checks the token of a request that reads. Any request is permitted if no token has the role
+    /// [`Role::Read`].
     pub(crate) fn check_read(&self, request: &Request) -> Result<(), Problem> {
         if !self.has(|roles| roles.0 & Role::Read.bit() != 0) {
             return Ok(());
@@ -279,7 +289,8 @@ impl Access {
 
     /// Checks the token of an action. Returns the client, or the error response.
     pub(crate) fn check_action(&self, request: &Request) -> Result<Client, Problem> {
-        // A browser sends a password also with requests that the user has not intended.
+        // A password is not accepted, because a browser sends it also with requests that the user
+        // did not intend.
         let Some(token) = sent_token(request, &[b"bearer "]) else {
             let error = "this needs the header `Authorization: Bearer TOKEN`";
             return Err(refuse_token("Bearer", error));
@@ -294,8 +305,8 @@ impl Access {
         role: Option<Role>,
     ) -> Result<Client, Problem> {
         let remote = Remote::of_request(request);
-        // The limit is checked before the token. Otherwise, the responses beyond the limit would still reveal whether a
-        // guess is right.
+        // The limit is checked before the token. Otherwise, a client over the limit could still
+        // learn whether a guess is right.
         if let Some(wait) = self.refused_for(remote) {
             self.log_limited(remote, "too many wrong tokens: refused");
             let error = "too many wrong tokens from this address; try again later";
@@ -312,7 +323,7 @@ impl Access {
             return Err(refuse_token(challenge, "wrong token"));
         };
         match role {
-            // The status is not 403, because a browser would not ask for another password.
+            // The status is 401. With the status 403, a browser would not ask for another password.
             Some(Role::Read) if !roles.permit(Role::Read) => {
                 let error = format!("the token has the role {roles}, and reading needs read");
                 Err(refuse_token(ASK_FOR_PASSWORD, &error))
@@ -330,7 +341,8 @@ impl Access {
 
     fn roles_of(&self, token: &[u8]) -> Option<Roles> {
         let hash = hash_of(token);
-        // All hashes are compared, each in constant time, so that the duration of the request reveals none of them.
+        // The token is compared with all hashes, and each comparison takes constant time. The
+        // duration of the request therefore reveals none of them.
         let equal = |(known, _): &&(AccessToken, Roles)| known.hash.ct_eq(&hash).into();
         let found: Vec<_> = self.tokens.iter().filter(equal).collect();
         found.first().map(|(_, roles)| *roles)
@@ -347,7 +359,8 @@ impl Access {
         }
     }
 
-    /// Returns the time for which an address is refused, if it has sent too many wrong tokens.
+    /// Returns the time for which requests from an address are still refused, or `None` if the
+    /// address has not reached the limit.
     fn refused_for(&self, remote: Remote) -> Option<Duration> {
         let wrong = self.wrong.lock();
         let Wrong { since, count } = *wrong.get(&limited_address(remote))?;
@@ -357,11 +370,12 @@ impl Access {
 
     fn count_wrong(&self, remote: Remote) {
         let mut wrong = self.wrong.lock();
-        // Each address is forgotten after its window, which limits the memory.
+        // Addresses whose window is over are forgotten, so that the map needs little memory.
         wrong.retain(|_, wrong| wrong.since.elapsed() < WINDOW);
         let place = limited_address(remote);
         if !wrong.contains_key(&place) && wrong.len() >= MOST_ADDRESSES {
-            // The oldest address is removed, so that an attacker with many addresses does not lock out other clients.
+            // The oldest address is removed instead of refusing new addresses. Otherwise, an
+            // attacker with many addresses could lock out other clients.
             let oldest = wrong.iter().min_by_key(|(_, wrong)| wrong.since).map(|(&place, _)| place);
             oldest.and_then(|oldest| wrong.remove(&oldest));
         }
@@ -370,20 +384,23 @@ impl Access {
     }
 }
 
-/// Returns the address to which the limit applies. A client can use all addresses of its IPv6 network, and a process of
-/// this machine all loopback addresses.
+/// Returns the address whose wrong tokens are counted. All addresses of an IPv6 network are one
+/// address, because a client can use all of them. All loopback addresses are one address, because a
+/// local process can use all of them.
 fn limited_address(Remote(remote): Remote) -> Option<IpAddr> {
     remote.map(|remote| match remote.ip().to_canonical() {
         address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
-        // The first 64 bits name the network of a client.
+        // The first 64 bits of an IPv6 address identify the network of the client.
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         address => address,
     })
 }
 
-/// Returns the token of a request in one of these schemes, in lower case with a space.
+/// Returns the token of a request, if its `Authorization` header has one of `schemes`. Each scheme
+/// is in lower case and ends with a space.
 fn sent_token(request: &Request, schemes: &[&[u8]]) -> Option<Vec<u8>> {
-    // Exactly one such header is permitted, so that a proxy and this server cannot read different headers.
+    // A request with several `Authorization` headers is refused, because a proxy might check one of
+    // them, and this server another.
     let mut sent = request.headers().get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (sent.next(), sent.next()) else { return None };
     let value = value.as_bytes();
@@ -395,7 +412,7 @@ fn sent_token(request: &Request, schemes: &[&[u8]]) -> Option<Vec<u8>> {
     if scheme == b"bearer " {
         return Some(rest.to_vec());
     }
-    // The name of the user does not matter.
+    // The user name before the colon is ignored. The token is the password.
     let pair = from_base64(rest)?;
     let colon = pair.iter().position(|&byte| byte == b':')?;
     Some(pair[colon + 1..].to_vec())
@@ -492,7 +509,7 @@ mod tests {
             let found: Vec<_> = all.map(|token| answer(path, &format!("Bearer {token}"))).collect();
             assert_eq!(found, expected, "{path}");
         }
-        // A browser sends the token as a password. Actions do not accept it.
+        // A password is accepted by reads, but not by actions.
         for token in [&tokens[0], &tokens[3]] {
             let password =
                 format!("Basic {}", crate::keys::to_base64(format!("ann:{token}").as_bytes()));
@@ -511,7 +528,8 @@ mod tests {
         for port in 1..=MOST_WRONG {
             assert_eq!(status(&access, &format!("10.0.0.1:{port}"), "Bearer wrong"), 401);
         }
-        // Even the right token is refused, because a response must not reveal whether a guess is right.
+        // The right token is also refused, because the response must not reveal whether a guess is
+        // right.
         assert_eq!(status(&access, "10.0.0.1:99", &right), 429);
         assert_eq!(status(&access, "10.0.0.2:99", &right), 200);
         for n in 0..MOST_WRONG {
@@ -519,14 +537,15 @@ mod tests {
         }
         assert_eq!(status(&access, "[2001:db8::ffff]:1", &right), 429);
         assert_eq!(status(&access, "[2001:db8:0:1::1]:1", &right), 200);
-        // A process of this machine can send from each loopback address.
+        // All loopback addresses share one limit, because a local process can send from each of
+        // them.
         for n in 1..=MOST_WRONG {
             assert_eq!(status(&access, &format!("127.0.{n}.1:1"), "Bearer wrong"), 401);
         }
         for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.3.2.1]:1"] {
             assert_eq!(status(&access, address, &right), 429, "{address}");
         }
-        // The memory is limited.
+        // The number of stored addresses is limited.
         for n in 0..2 * MOST_ADDRESSES as u32 {
             let address = Ipv4Addr::from_bits(0x0b00_0000 + n);
             status(&access, &format!("{address}:1"), "Bearer wrong");

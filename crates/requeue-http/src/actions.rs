@@ -25,21 +25,22 @@ use crate::source::{NewKey, Part, Selection, Source, count_of};
 use crate::state::SiteState;
 use crate::trace_context::TraceContext;
 
-/// The size limit of the body of a request.
+/// The maximum size of the body of a request, in bytes.
 const BODY: usize = 1 << 20;
-/// The time limit of the body of a request.
+/// The time within which a client must send the body of a request.
 const BODY_TIME: Duration = Duration::from_secs(10);
-/// The maximum number of keys that a request can name.
+/// The maximum number of keys that a request can name one by one.
 const MOST_NAMED: usize = 1_000;
-/// The maximum number of keys that a request for all matching keys can change.
+/// The maximum number of keys that a request can change by conditions instead of names.
 pub(crate) const MOST_MATCHING: usize = 1_000_000;
-/// The number of keys that one request to the source changes.
+/// The number of keys that one call of [`Source::change_keys`] changes.
 const PART: usize = 1_000;
 
 // --- Requests --------------------------------------------------------------------------------
 
 impl NamedKey {
-    /// Returns the bytes of the key. `parameter` is the field of the request that contains the key.
+    /// Returns the bytes of the key. If the key is invalid, the error names `parameter`, the field
+    /// of the request that contains the key.
     pub(crate) fn into_bytes(self, parameter: &str) -> Result<Vec<u8>, Problem> {
         let wrong = |error| Problem::parameter(parameter, error);
         match (self.key, self.key_base64) {
@@ -67,7 +68,7 @@ impl Matching {
     }
 }
 
-/// Reads the body of a request as JSON, and the operator that it names.
+/// Reads the body of a request as JSON. Returns the body, and the operator whom the body names.
 pub(crate) async fn read_body<T: DeserializeOwned>(
     request: Request,
     remote: Remote,
@@ -76,7 +77,7 @@ pub(crate) async fn read_body<T: DeserializeOwned>(
     split_body(body, remote)
 }
 
-/// Reads the operator from the body of an action that needs no body.
+/// Reads the operator from the body of an action without other fields. The body may be empty.
 async fn read_operator(request: Request, remote: Remote) -> Result<Operator, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -103,13 +104,14 @@ fn split_body<T: DeserializeOwned>(
 async fn read_json(request: Request) -> Result<Map<String, Value>, Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-    // A page of another site cannot send this type, because the browser would first request permission from this
-    // server.
+    // A page of another site cannot send this content type without the permission of this server,
+    // for which the browser would ask first.
     if !kind.eq_ignore_ascii_case("application/json") {
         let error = "send JSON, with the header `Content-Type: application/json`";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
-    // The time is limited, because a client must not keep a connection busy with a body that never ends.
+    // The time is limited, because a client that never completes its body would occupy the
+    // connection.
     let read = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await;
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,
@@ -125,7 +127,8 @@ async fn read_json(request: Request) -> Result<Map<String, Value>, Problem> {
     serde_json::from_slice(&bytes).map_err(wrong_body)
 }
 
-/// Checks the number of keys or claims in the field `name` of a request.
+/// Returns an error if `keys` is empty or too long. `name` is the field of the request that
+/// contains the keys or claims.
 pub(crate) fn check_count<T>(name: &str, keys: Vec<T>) -> Result<Vec<T>, Problem> {
     match keys.len() {
         1..=MOST_NAMED => Ok(keys),
@@ -135,7 +138,7 @@ pub(crate) fn check_count<T>(name: &str, keys: Vec<T>) -> Result<Vec<T>, Problem
 
 type Site = State<Arc<SiteState>>;
 
-/// Checks the token of an action, and returns the address of the client.
+/// Checks the token of an action. Returns the address of the client.
 pub(crate) fn check_token(site: &SiteState, request: &Request) -> Result<Remote, Problem> {
     site.access.check_action(request).map(|client| client.remote)
 }
@@ -180,7 +183,7 @@ pub(crate) async fn set_paused(
     Ok(json(&NewStatus { status: site.status() }))
 }
 
-/// Sets or removes the rate of the queue.
+/// Sets or removes the limit on the rate of starts.
 pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Response, Problem> {
     let remote = check_token(&site, &request)?;
     let (NewRate { rate }, operator) = read_body(request, remote).await?;
@@ -190,8 +193,8 @@ pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Resp
     Ok(json(&NewRate { rate }))
 }
 
-/// Records an action after it was done, even if the client disconnects. A failure to record it is logged, and does not
-/// undo the action.
+/// Adds a completed action to the list of past actions, even if the client disconnects. If this
+/// fails, the failure is logged, and the action is not undone.
 pub(crate) async fn record(
     site: &Arc<SiteState>,
     operator: Operator,
@@ -205,11 +208,11 @@ pub(crate) async fn record(
             tracing::warn!(%remote, ?error, "{action} was not recorded");
         }
     };
-    // The result is ignored, because the task reports a panic of the source.
+    // The result is ignored, because the panic hook has already reported a panic of the source.
     let _ = tokio::spawn(record).await;
 }
 
-/// Returns the target of a change of a rate, which is the new rate.
+/// Returns the new rate as text, which is the target of a change of a rate.
 pub(crate) fn rate_target(rate: Option<StartRate>) -> String {
     rate.map_or_else(
         || "none".to_owned(),
@@ -217,21 +220,22 @@ pub(crate) fn rate_target(rate: Option<StartRate>) -> String {
     )
 }
 
-/// The log of an action on keys. If the request is dropped or fails, the drop of this value logs and records the keys that
-/// are known to be changed by then. A refused request, which changes nothing, is neither logged nor recorded.
+/// Logs an action on keys, and records it in the list of past actions. If the request is dropped or
+/// fails, the drop of this value logs and records the number of keys that are known to be changed.
+/// A refused request changes nothing, so it is neither logged nor recorded.
 pub(crate) struct Log {
     remote: Remote,
     action: &'static str,
-    /// The group of the keys, if the action is for all keys of a group.
+    /// The group, if the action applies to all keys of a group.
     group: Option<String>,
-    /// The number of keys of the action, if it is known.
+    /// The number of keys that the action applies to, if it is known.
     keys: Option<usize>,
     changed: usize,
-    /// The key as it is shown, if the action is for a single key.
+    /// The key as it is shown, if the action names only one key.
     only: Option<String>,
-    /// True from the start to the end of the action.
+    /// True if the action has started and not ended.
     is_open: bool,
-    /// The site and the operator of an action that is not recorded yet.
+    /// The site and the operator, until the action is recorded.
     unrecorded: Option<(Arc<SiteState>, Operator)>,
 }
 
@@ -241,13 +245,14 @@ impl Log {
         Self { remote, action, group, keys, changed: 0, only, is_open: false, unrecorded }
     }
 
-    /// Records the action, if it changes a key.
+    /// Makes this value record the action when it ends, if the action changes a key.
     pub(crate) fn recorded_as(mut self, site: &Arc<SiteState>, operator: Operator) -> Self {
         self.unrecorded = Some((Arc::clone(site), operator));
         self
     }
 
-    /// Returns the record of the keys that were changed so far.
+    /// Returns a future that records the number of keys that were changed so far. Returns `None` if
+    /// there is nothing to record.
     fn take_record(&mut self) -> Option<impl Future<Output = ()> + Send + use<>> {
         let (site, operator) = self.unrecorded.take().filter(|_| self.changed > 0)?;
         let (action, keys) = (self.action, keys_target(self.changed, self.only.as_deref()));
@@ -258,20 +263,20 @@ impl Log {
         Some(async move { record(&site, operator, action, Some(target)).await })
     }
 
-    /// Records the key, if the action is for a single key.
+    /// If the action names only one key, stores this key as the target.
     fn note_only<'a>(&mut self, mut keys: impl Iterator<Item = &'a [u8]>) {
         if let (Some(key), None) = (keys.next(), keys.next()) {
             self.only = Some(escape_key(key).chars().filter(|char| !char.is_control()).collect());
         }
     }
 
-    /// Logs that the action starts.
+    /// Logs the start of the action, and the number of its keys.
     fn begin(&mut self, keys: usize) {
         (self.keys, self.is_open) = (Some(keys), true);
         tracing::info!(remote = %self.remote, keys, "{} starts", self.action);
     }
 
-    /// Runs the action on all of its keys, without logging its start.
+    /// Runs an action that applies to `keys` keys. Its start is not logged.
     async fn run_all<T>(
         &mut self,
         keys: usize,
@@ -280,12 +285,14 @@ impl Log {
         (self.keys, self.is_open) = (Some(keys), true);
         ran.await.inspect_err(|problem| {
             self.changed = problem.changed;
-            // A refused action has changed no key, so the drop must not report it.
+            // A refused action has changed no key, so the drop of this value must not log an
+            // interruption.
             self.is_open = !problem.is_refusal();
         })
     }
 
-    /// Runs an action that changes a single object. Only an interruption is logged here; the caller logs the result.
+    /// Runs an action that changes one object. If the action is interrupted, this value logs that.
+    /// Otherwise, the caller logs the result.
     pub(crate) async fn run_one<T>(
         mut self,
         ran: impl Future<Output = Result<T, Problem>>,
@@ -296,7 +303,8 @@ impl Log {
         Ok(done)
     }
 
-    /// Cancels the keys of a group in this state. Returns the number of cancelled keys.
+    /// Cancels the pending runs of a group's keys in the given state. Returns the number of
+    /// cancelled keys.
     pub(crate) async fn cancel_group(
         mut self,
         source: &dyn Source,
@@ -313,7 +321,8 @@ impl Log {
         done.map(|()| cancelled)
     }
 
-    /// Logs the end or the interruption of the action, and records the action in both cases.
+    /// Logs the end of the action if `is_done` is true, and otherwise its interruption. Records the
+    /// action in both cases.
     async fn end(mut self, is_done: bool) {
         let record = self.take_record();
         if is_done {
@@ -326,7 +335,7 @@ impl Log {
         }
     }
 
-    /// Logs the end of the action.
+    /// Logs the end of the action, and the number of changed keys.
     fn complete(mut self) {
         self.is_open = false;
         let Self { remote, action, group, changed, .. } = &self;
@@ -340,7 +349,7 @@ impl Drop for Log {
             let Self { remote, action, group, keys, changed, .. } = self;
             tracing::warn!(%remote, group, keys, changed, "{action} was interrupted");
         }
-        // The record is written in a task, because the client has disconnected.
+        // The record is written by a task, because the future of the request has been dropped.
         if let (Some(record), Ok(runtime)) = (self.take_record(), Handle::try_current()) {
             drop(runtime.spawn(record));
         }
@@ -374,7 +383,8 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
         };
         let target = keys_target(added, log.only.as_deref());
         log.end(results.is_ok()).await;
-        // Programs add keys too, which must not crowd out the actions of operators.
+        // Adds without the name of an operator come from programs. They are not recorded, because
+        // they would displace the actions of operators from the list.
         if operator.is_named() && added > 0 {
             record(&site, operator, "add", Some(target)).await;
         }
@@ -383,12 +393,13 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
     Ok(json(&AddResults { results: added.await? }))
 }
 
-/// Runs an action on named keys to its end, even if the client disconnects. The source changes the keys in one step, so
-/// an interrupted action could not record which of them it has changed. The end of the runtime interrupts the action.
+/// Runs an action on named keys to its end, even if the client disconnects. The source changes the
+/// keys in one step. If the action were interrupted, it could not record which of the keys it has
+/// changed. Only the shutdown of the runtime interrupts the action.
 pub(crate) async fn run_to_end<T: Send + 'static>(
     action: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
-    // A panic of the source is reported by its task.
+    // The panic hook has already reported a panic of the source.
     let failed = |_| Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the action failed"));
     tokio::spawn(action).await.unwrap_or_else(failed)
 }
@@ -405,7 +416,8 @@ pub(crate) async fn change_keys(
         (Some(keys), None, None) => {
             let changed = run_to_end(async move {
                 let changed = act_on_keys(&site, action, keys, &mut log).await;
-                // An action that failed may have changed some keys.
+                // The log is also ended after an error, because a failed action may have changed
+                // some keys.
                 log.end(changed.is_ok()).await;
                 changed
             });
@@ -450,31 +462,34 @@ async fn act_on_matching(
 ) -> Result<Changed, Problem> {
     let keys = matching_keys(site, action, &matching.into_selection()?).await?;
     let matched = keys.len();
-    // The user has confirmed a number of keys, which may differ from the current number by at most a tenth.
+    // The user has confirmed a number of keys. The current number may differ from it by at most a
+    // tenth.
     if !is_near(matched, expected) {
         return Err(Problem::other_count(matched, expected));
     }
     log.begin(matched);
     let mut keys = keys.into_iter();
     loop {
-        // A key that has left the state in the meantime is not changed.
+        // A key that no longer has the selected state is not changed.
         let part: Vec<_> = keys.by_ref().take(PART).collect();
         if part.is_empty() {
             return Ok(Changed { changed: log.changed, matched: Some(matched), results: None });
         }
         let results = site.source.change_keys(action, part).await;
-        // The changes are counted before the error is returned, so that the drop of the log reports them.
+        // The changes are counted before an error is returned, so that the drop of the log reports
+        // them.
         log.changed += match &results {
             Ok(results) => count_of(results),
             Err(problem) => problem.changed,
         };
         results?;
-        // Other requests can run between two parts.
+        // The task yields, so that other requests can run between two parts.
         tokio::task::yield_now().await;
     }
 }
 
-/// Returns true if a number of keys differs by at most a tenth from the number that the user has confirmed.
+/// Returns true if the number of matching keys differs from the confirmed number by at most a tenth
+/// of the latter.
 pub(crate) const fn is_near(matched: usize, expected: usize) -> bool {
     matched.abs_diff(expected) <= expected / 10
 }
@@ -492,7 +507,7 @@ async fn matching_keys(
     Ok(keys)
 }
 
-/// Lists the last actions.
+/// Returns the last actions of operators.
 pub(crate) async fn list_actions(
     State(site): Site,
     RawQuery(query): RawQuery,
@@ -503,8 +518,8 @@ pub(crate) async fn list_actions(
     Ok(json(&PastActions { actions }))
 }
 
-/// Counts the keys on which an action would have an effect. The request needs no token, because each client can list
-/// the same keys with their states.
+/// Returns the number of keys that an action would change. The request needs no token for actions,
+/// because a client that reads can list these keys anyway.
 pub(crate) async fn count_keys(
     State(site): Site,
     RawQuery(query): RawQuery,
@@ -539,12 +554,13 @@ mod tests {
             log.only.clone()
         };
         assert_eq!(only(&[b"a"]).as_deref(), Some("a"));
-        // If one of two keys was refused, it is not known which one was changed.
+        // If an action names two keys, the number of changed keys does not tell which of them was
+        // changed.
         assert_eq!(only(&[b"a", b"b"]), None);
         assert_eq!(only(&[]), None);
     }
 
-    /// Keeps events as lines.
+    /// A subscriber that stores each event as a line of text.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<String>>);
 
@@ -614,7 +630,7 @@ mod tests {
         assert_eq!(logged(|_| false), "", "a refused request changes nothing");
     }
 
-    /// A control that adds two keys.
+    /// A control that refuses adds when the queue has two keys.
     struct Two(Queue<String>);
 
     impl Control<String> for Two {
@@ -647,7 +663,7 @@ mod tests {
             std::mem::take(&mut *lines.0.lock().unwrap())
         };
         let named = |key: &str| NamedKey { key: Some(key.to_owned()), key_base64: None };
-        // 0xff is not UTF-8, and therefore not a key of this queue.
+        // The byte 0xff is not UTF-8, so this queue of strings cannot have the key.
         let invalid = NamedKey { key: None, key_base64: Some("/w==".to_owned()) };
         assert_eq!(revive(vec![named("a"), invalid]).await, "");
         let failed = "message=revive was interrupted remote=a client without an address ";
@@ -655,7 +671,8 @@ mod tests {
         assert_eq!(some, format!("{failed}keys=4 changed=2 \n"));
         assert_eq!(revive(vec![named("c")]).await, "");
 
-        // If the start of an action was logged, its end is also logged, even if it changed nothing.
+        // The start of this action is logged, so its end must also be logged, even if it changes no
+        // key.
         let mut log = Log::new(Remote::default(), "revive");
         let matching =
             Matching { state: Some("parked".to_owned()), q: None, failed: false, error: None };
@@ -703,7 +720,8 @@ mod tests {
     #[cfg(feature = "store")]
     const TOKEN: &str = "0123456789abcdef";
 
-    /// Returns the site of a queue in a file, with groups.
+    /// Returns the site of a queue with groups in a SQLite file, the queue, and the directory of
+    /// the file.
     #[cfg(feature = "store")]
     async fn stored() -> (Site, requeue_store::Queue, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -755,7 +773,7 @@ mod tests {
     async fn a_cancel_of_a_group_waits_for_its_turn_and_is_logged() {
         let lines = Lines::default();
         let (site, queue, _dir) = stored().await;
-        // More than one step cancels.
+        // There are more keys than one step of a cancel removes.
         queue.add_all((0..1500).map(|n| format!("acme/{n}"))).await.unwrap();
         let _here = tracing::subscriber::set_default(lines.clone());
         let cancel = |group: &str| {

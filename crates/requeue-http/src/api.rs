@@ -1,16 +1,17 @@
-//! The JSON of the API. Server and clients use the same types.
+//! The types of the JSON of the API. The server writes them, and the program reads them as a
+//! client.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A value with a name in the API.
+/// A value that requests and responses represent by a name.
 pub trait Named: Copy + PartialEq + 'static {
     /// The values that a request can name, with their names.
     const NAMES: &'static [(&'static str, Self)];
 
-    /// Returns the value with this name.
+    /// Returns the value with this name, or `None` if there is none.
     fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
@@ -20,7 +21,7 @@ pub trait Named: Copy + PartialEq + 'static {
         Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
     }
 
-    /// Returns all names.
+    /// Returns the names of all values that a request can name.
     fn names() -> impl Iterator<Item = &'static str> {
         Self::NAMES.iter().map(|(name, _)| *name)
     }
@@ -33,19 +34,20 @@ pub trait Named: Copy + PartialEq + 'static {
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Running,
-    /// The key waits because its last run failed. Queues in a store count it as waiting.
+    /// The key waits because its last run failed. Only queues in memory have this state. A queue in
+    /// a store counts such a key as waiting.
     BackingOff,
     Parked,
-    /// The row in the store cannot be read.
+    /// The store cannot decode the row of the key.
     Damaged,
     Waiting,
     Ready,
-    /// The key is not in the queue, and only its past is known.
+    /// The queue does not have the key. Only its past is known.
     #[default]
     Idle,
 }
 
-/// The states that a list of keys can be restricted to.
+/// Requests can restrict a list of keys to each of these states.
 impl Named for State {
     const NAMES: &'static [(&'static str, Self)] = &[
         ("ready", Self::Ready),
@@ -57,32 +59,34 @@ impl Named for State {
     ];
 }
 
-/// One key. The struct has a field for each property of the JSON.
+/// A key of a list, with the properties that the API shows.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
     pub key: String,
-    /// The bytes of the key in base64, or `None` for a too long key.
+    /// The bytes of the key in base64, or `None` if the key is too long.
     pub key_base64: Option<String>,
     pub state: State,
-    /// True if the key was re-added during its run.
+    /// True if the key was added again during its run.
     pub again: bool,
     /// The time for which the key has been in its state, in seconds.
     pub age: Option<f64>,
-    /// The time until the key is due, in seconds, or `None` if it is not due in the future or never due.
+    /// The time until the key is due, in seconds, or `None` if it has no due time in the future.
     pub due_in: Option<f64>,
-    /// The time until the lease expires if it is not renewed, in seconds. Only queues in a store have leases.
+    /// The time until the lease of the key expires without a renewal, in seconds. Only claimed keys
+    /// of a queue in a store have a lease.
     pub lease_in: Option<f64>,
-    /// The number of the current attempt, or of the next attempt.
+    /// The number of the current attempt if the key is running, or else of the next attempt.
     pub attempt: u32,
     pub failures: u32,
     pub adds: u32,
     pub priority: i32,
     pub why: String,
-    /// The error of the last failed run, if it is known and no later run has succeeded.
+    /// The error of the last failed run. It is `None` if the error is unknown, or if a later run
+    /// has succeeded.
     pub error: Option<String>,
-    /// The time since the end of that run, in seconds.
+    /// The time since the end of the last failed run, in seconds.
     pub last_failure: Option<f64>,
-    /// The additional properties.
+    /// The additional properties that the program returns for the key.
     #[serde(serialize_with = "as_map", deserialize_with = "from_map", default)]
     pub detail: Vec<(Cow<'static, str>, String)>,
 }
@@ -101,14 +105,15 @@ fn as_map<S: Serializer>(
     serializer.collect_map(fields.iter().map(|(name, value)| (name, value)))
 }
 
-/// One key, with its past.
+/// A key with its last runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyPage {
     #[serde(flatten)]
     pub row: Row,
-    /// The last known runs, the newest first. A store keeps the last three consecutive failures.
+    /// The last known runs, the newest first. For a key in a store, these are at most three
+    /// consecutive failures.
     pub runs: Vec<PastRun>,
-    /// A sentence about a part that could not be read and is missing here.
+    /// A sentence that names a missing part of the page and the reason why it is missing.
     pub missing: Option<String>,
 }
 
@@ -119,31 +124,32 @@ pub struct PastRun {
     pub at: f64,
     pub outcome: Outcome,
     pub attempt: u32,
-    /// The duration in seconds.
+    /// The duration of the run, in seconds.
     pub took: Option<f64>,
-    /// The name of the worker, in queues in a store.
+    /// The name of the worker, if the queue is in a store.
     pub worker: Option<String>,
-    /// The exit status, if the run has failed and its worker has set it.
+    /// The exit status, if the run failed and its worker has reported one.
     pub exit_status: Option<i32>,
     pub error: Option<String>,
-    /// The last part of the output, if the run has failed. In memory, only the output of the last failure is kept.
+    /// The last part of the run's output, if the run failed. A queue in memory keeps only the
+    /// output of the last failure.
     pub output: Option<String>,
 }
 
-/// The end of a run, with its name in the API.
+/// The result of a run, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Succeeded,
     Failed,
     GivenUp,
-    /// The run was neither a success nor a failure: it was cancelled, stopped for an add, or released. Only a
-    /// [`Timeline`] contains such runs.
+    /// The run neither succeeded nor failed: it was cancelled, restarted or released. Only a
+    /// [`Timeline`] contains runs with this outcome.
     Stopped,
 }
 
 impl Outcome {
-    /// Returns the outcome in words, as in `failed for the last time`.
+    /// Returns the outcome in words that can follow a subject, such as `failed for the last time`.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -158,32 +164,36 @@ impl Outcome {
 /// The response of `/api/v1/timeline`: the past of a key.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Timeline {
-    /// The time of the response, in seconds since 1970, like all times in this struct.
+    /// The time of the response, in seconds since 1970. All times of this struct have this unit.
     pub now: f64,
-    /// True if the events are complete. Otherwise, only the last runs are known, and the waits are derived from them.
+    /// True if the events were recorded, so that they are complete. Otherwise, only the last runs
+    /// are known, and the waits are computed from them.
     pub recorded: bool,
-    /// The time of the oldest stored event, if older events were dropped.
+    /// The time of the oldest recorded event, if older events were dropped. Otherwise, `None`.
     pub begin: Option<f64>,
-    /// The part of the past that is known. If there are many events, a summary of them precedes it.
+    /// A text that says which part of the past is known. If there are many events, a summary of
+    /// them precedes this text.
     pub note: String,
-    /// The text of the event that ended last, even if `since` excludes it. Actions of operators are ignored.
+    /// The text of the event that ended last, even if the request's `since` excludes this event.
+    /// Actions of operators are ignored.
     #[serde(default)]
     pub last: Option<String>,
     /// The events, the oldest first.
     pub events: Vec<PastEvent>,
 }
 
-/// An event, a wait or a run in the past of a key.
+/// An event in the past of a key. A wait or a run has a beginning and an end.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PastEvent {
-    /// The beginning of a wait or of a run.
+    /// The time of the event, or the beginning of the wait or the run.
     pub at: f64,
-    /// The end of a wait or of a run, or `None` if it is unknown. If it is the due time of a wait, it is after `now`.
+    /// The end of the wait or the run, or `None` if the end is unknown. If a waiting key is due in
+    /// the future, the end is its due time, which is after `now`.
     pub until: Option<f64>,
     pub kind: EventKind,
-    /// The cause of a wait, or `None` for other events.
+    /// The cause of the wait, or `None` if the event is not a wait.
     pub cause: Option<WaitCause>,
-    /// The outcome of a completed run, or `None` for other events.
+    /// The outcome of the run, or `None` if the event is not a completed run.
     pub outcome: Option<Outcome>,
     pub text: String,
 }
@@ -196,28 +206,30 @@ pub enum EventKind {
     Add,
     Wait,
     Run,
-    /// Another event, such as a cancellation or an action of an operator, or a kind that this version does not know.
+    /// An event of another kind, such as a cancellation or an action of an operator. Also
+    /// represents a kind that this version of the client does not know.
     #[serde(other)]
     Other,
 }
 
-/// The cause of a wait.
+/// The reason why a key waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WaitCause {
-    /// The due time of an add.
+    /// The key waits for the due time of an add.
     Delay,
     Backoff,
     Pace,
-    /// No worker has taken the key.
+    /// The key is ready, and waits for a worker.
     Ready,
     GroupLimit,
     GroupPaused,
     QueuePaused,
-    /// The rate of the queue or of the group permits no start. Only a queue in a store has rates.
+    /// The key waits because the rate of the queue or of its group permits no start. Only a queue
+    /// in a store has rates.
     Rate,
-    /// A cause that this version does not know.
+    /// A cause that this version of the client does not know.
     #[serde(other)]
     Unknown,
 }
@@ -241,16 +253,17 @@ impl Named for WaitCause {
 pub struct KeyList {
     pub now: f64,
     pub keys: Vec<Row>,
-    /// The cursor of the next page, or `None` at the end.
+    /// The cursor of the next page, or `None` after the last page.
     pub next: Option<String>,
     pub looked_at: usize,
-    /// True if there are more keys, or the request has not read all keys.
+    /// True if more keys match than the response contains, or if some keys were not read.
     pub more: bool,
 }
 
 // --- Summary -----------------------------------------------------------------------------------
 
-/// The response of `/api/v1/summary`, and the data of each tick. The struct has a field for each property of the JSON.
+/// The response of `/api/v1/summary`, and the data of each event `tick`. The field names are those
+/// of the JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Summary {
     pub title: String,
@@ -259,52 +272,56 @@ pub struct Summary {
     pub started: f64,
     pub now: Sample,
     pub rates: Rates,
-    /// The operator who paused the queue, the reason, and the time since then in seconds. `None` if the queue is not
-    /// paused, or the pause was not recorded.
+    /// The operator who paused the queue, the operator's note, and the time since the pause in
+    /// seconds. These fields are `None` if the queue is not paused, or if the pause was not
+    /// recorded.
     #[serde(default)]
     pub paused_by: Option<String>,
     #[serde(default)]
     pub paused_note: Option<String>,
     #[serde(default)]
     pub paused_for: Option<f64>,
-    /// The limit on the rate of starts. Only queues in a store can have such a limit.
+    /// The limit on the rate of starts, or `None`. Only a queue in a store can have one.
     #[serde(default)]
     pub rate: Option<StartRate>,
-    /// True if the rate permits no start now.
+    /// True if the rate currently permits no start.
     #[serde(default)]
     pub at_rate: bool,
     pub given_up: u64,
     pub panics: u64,
-    /// True if the queue keeps times. Otherwise, the next two fields are `None`.
+    /// True if the queue keeps times. Otherwise, `oldest_ready` and `longest_running` are `None`.
     pub times: bool,
-    /// The time for which the oldest ready key has been ready. Keys that their group holds back are left out.
+    /// The time for which the oldest ready key has been ready, in seconds. Keys that must wait for
+    /// their group are ignored.
     pub oldest_ready: Option<f64>,
-    /// The longest time for which a key should be ready before a run: `Builder::target`.
+    /// The longest time for which a key should wait for a worker, in seconds: see
+    /// `Builder::target`.
     #[serde(default)]
     pub target: Option<f64>,
     pub longest_running: Option<f64>,
-    /// The keys that have run the longest.
+    /// The keys that have run the longest, the longest running key first.
     pub longest: Vec<Row>,
-    /// The workers, or `None` if the site does not know them.
+    /// The number of busy workers of the program, or `None` if the program does not provide it.
     pub jobs: Option<Busy>,
-    /// The work of all processes in the last hour, and the workers that are alive. `None` for a queue in memory, or if the
-    /// store has not answered.
+    /// The work of all processes in the last hour, and the workers that are alive. These fields are
+    /// `None` if the queue is in memory, or if the store has not answered.
     #[serde(default)]
     pub hour: Option<Tally>,
     #[serde(default)]
     pub workers: Option<Vec<Worker>>,
 }
 
-/// An action of an operator.
+/// A recorded action of an operator on a queue.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PastAction {
     /// The time since the action, in seconds.
     pub ago: f64,
-    /// The last part of the path of the action.
+    /// The name of the action, which is the last part of the path of the request.
     pub action: String,
-    /// The operator, or the address of the client.
+    /// The name of the operator. If the request did not contain one, the IP address of the client.
     pub by: String,
-    /// The key, the group or the number of keys, or `None` for the queue.
+    /// The changed object as text: a key, a number of keys, a group, or a new rate. It is `None` if
+    /// the action applies to the whole queue.
     pub target: Option<String>,
     pub note: Option<String>,
 }
@@ -312,67 +329,70 @@ pub struct PastAction {
 /// The response of `/api/v1/actions`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PastActions {
-    /// The actions, the newest first.
+    /// The past actions, the newest first.
     pub actions: Vec<PastAction>,
 }
 
-/// The workers of a program.
+/// The number of workers of a program, and the number of busy ones.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Busy {
     pub busy: usize,
     pub total: usize,
 }
 
-/// The status of the queue.
+/// The status of a queue or of its site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Open,
     Paused,
-    /// The queue refuses new keys, but known keys still run.
+    /// The queue refuses new keys. Its known keys still run.
     Closed,
     ShutDown,
-    /// The store cannot be reached.
+    /// The last request to the store failed, or was not answered in time.
     Unreachable,
     /// The site was shut down.
     Ended,
 }
 
-/// The counts at a point in time. Counters start at the creation of the queue. Each field can be a curve of the
-/// dashboard.
+/// The numbers of a queue at one point in time. The counters begin at 0 when the queue is created.
+/// The dashboard can plot each field.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
-    /// The time, in seconds since 1970.
+    /// The time of the sample, in seconds since 1970.
     pub t: f64,
-    /// The number of all keys.
+    /// The number of keys in all states.
     pub keys: usize,
     pub ready: usize,
     pub waiting: usize,
     pub backing_off: Option<usize>,
     pub running: usize,
-    /// The number of running keys that will run once more.
+    /// The number of running keys that were added again, and will therefore run once more.
     pub dirty: usize,
     pub parked: Option<usize>,
     pub damaged: Option<usize>,
-    /// The age of these numbers of keys, in seconds: 0 for a queue in memory, and `None` before the first count of a
-    /// store.
+    /// The age of the numbers of keys, in seconds. It is 0 if the queue is in memory, and `None`
+    /// until the store has counted the keys for the first time.
     pub counts_age: Option<f64>,
     pub adds: u64,
     pub coalesced: u64,
     pub runs: u64,
     pub failures: u64,
-    /// The number of deliveries, and the sum of the times for which their keys had been ready.
+    /// The number of deliveries, and the sum of the times, in seconds, for which the delivered keys
+    /// had been ready.
     pub queued: u64,
     pub queued_seconds: f64,
-    /// The number of completed runs, and the sum of their durations.
+    /// The number of completed runs, and the sum of their durations in seconds.
     pub worked: u64,
     pub worked_seconds: f64,
     #[serde(flatten)]
     pub last_minute: LastMinute,
 }
 
-/// The durations in the last minute or in another period, in seconds, or `None` without runs.
+/// The times for which keys were ready (`queued`) and the durations of runs (`worked`), in seconds.
+/// The period is the last minute, or another period that the containing type names. The fields are
+/// `None` if there were no runs.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LastMinute {
     pub queued_mean: Option<f64>,
@@ -385,18 +405,19 @@ pub struct LastMinute {
     pub worked_p99: Option<f64>,
 }
 
-/// The response of `/api/v1/activity`: the work of all processes.
+/// The response of `/api/v1/activity`: the numbers of adds, starts and results of all processes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Activity {
-    /// The period that the numbers cover, in seconds.
+    /// The length of the period before the response that the numbers cover, in seconds.
     pub period: f64,
     pub total: Tally,
-    /// The period of each entry of `minutes`, in seconds.
+    /// The length of the period of each entry of `minutes`, in seconds.
     #[serde(default = "one_minute")]
     pub step: f64,
-    /// The entries, the oldest first. Periods without work are omitted.
+    /// The numbers of each part of the period, the oldest part first. Parts without work are
+    /// omitted.
     pub minutes: Vec<Minute>,
-    /// The workers that are alive, by name.
+    /// The workers that are alive, sorted by name.
     pub workers: Vec<Worker>,
 }
 
@@ -404,7 +425,7 @@ const fn one_minute() -> f64 {
     60.0
 }
 
-/// The work in a period.
+/// The numbers of adds, starts and results in a period.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     pub adds: u64,
@@ -418,25 +439,25 @@ pub struct Tally {
     pub durations: LastMinute,
 }
 
-/// The work in one or several minutes.
+/// The numbers of adds, starts and results in one part of a period.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Minute {
-    /// The time since the beginning of the period, in seconds.
+    /// The time since the beginning of this part, in seconds.
     pub ago: f64,
     #[serde(flatten)]
     pub tally: Tally,
 }
 
-/// A worker that is alive.
+/// A worker that is alive, and the keys that it runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Worker {
     pub name: String,
-    /// The time since the worker's last sign of life, in seconds.
+    /// The time since the worker last reported to the store, in seconds.
     pub seen: f64,
     pub running: Vec<Row>,
 }
 
-/// Events per second.
+/// The numbers of events per second.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
@@ -451,39 +472,41 @@ pub struct Rates {
 /// The response of `/api/v1/failures`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FailureList {
-    /// The groups, those with the most keys first.
+    /// The groups of failing keys, the group with the most keys first.
     pub failures: Vec<FailureGroup>,
     /// The number of failing keys that were read.
     pub keys: usize,
-    /// The number of these keys that wait for their backoff.
+    /// The number of the read failing keys that wait for their backoff.
     pub waiting: usize,
-    /// The number of keys that were read.
+    /// The number of keys that were read, including those that do not fail.
     pub looked_at: usize,
-    /// True if there are more groups.
+    /// True if there are more groups than the response contains.
     pub more: bool,
-    /// True if not all failing keys were read, so that the numbers are too low.
+    /// True if some failing keys were not read. The numbers of keys are then too low.
     pub cut: bool,
 }
 
-/// Failing keys with the same error, apart from numbers and quoted parts.
+/// The failing keys whose errors are equal, apart from numbers and quoted parts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FailureGroup {
-    /// The name of the group, for the parameter `error`.
+    /// The name of the group. It is the value of the parameter `error` for the keys of the group.
     pub error: String,
     pub keys: usize,
-    /// The number of parked keys, which can be revived.
+    /// The number of parked keys in the group. They can be revived.
     pub parked: usize,
-    /// The sum of the consecutive failures of the keys.
+    /// The total number of consecutive failures of the keys.
     pub failures: u64,
-    /// One of the keys.
+    /// One key of the group, as an example.
     pub key: String,
     pub key_base64: Option<String>,
     pub sample: Option<String>,
-    /// The times since the first and the last failure, in seconds. `first` is `None` if the time is not known for all
-    /// keys. `last` is `None` if it is known for no key.
+    /// The times since the first and the last failure of the group's keys, in seconds. `first` is
+    /// `None` if the first failure of any key is unknown. `last` is `None` if the last failure of
+    /// all keys is unknown.
     pub first: Option<f64>,
     pub last: Option<f64>,
-    /// The time since the oldest failure that is known. If `first` is `None`, the first failure may be older.
+    /// The time since the oldest known failure of the group's keys, in seconds. If `first` is
+    /// `None`, there may have been an earlier failure.
     #[serde(default)]
     pub oldest: Option<f64>,
 }
@@ -493,9 +516,9 @@ pub struct FailureGroup {
 /// A change of existing keys, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Removes the pending run. A run in flight continues.
+    /// Removes the pending run of a key. A run in flight continues.
     Cancel,
-    /// Cancels the run in flight. A pending run remains.
+    /// Cancels the run in flight of a key. Its pending run remains.
     CancelRun,
     /// Makes a waiting key ready.
     RunNow,
@@ -513,8 +536,8 @@ impl Named for Action {
 }
 
 impl Action {
-    /// Returns true if the action has an effect on a key in this state. `runs_again` is true for a key in flight with a
-    /// pending run.
+    /// Returns true if the action would change a key in this state. `runs_again` is true if the key
+    /// is in flight and also has a pending run.
     pub(crate) const fn applies(self, state: State, runs_again: bool) -> bool {
         match self {
             Self::Cancel => match state {
@@ -529,8 +552,8 @@ impl Action {
     }
 }
 
-/// Returns true if the path is that of an action: an [`Action`], a [`GroupAction`], a [`ScheduleAction`], a
-/// [`WorkAction`], or another action.
+/// Returns true if the path belongs to an action: an [`Action`], a [`GroupAction`], a
+/// [`ScheduleAction`], a [`WorkAction`], or one of the actions without an enum.
 pub(crate) fn is_action(path: &str) -> bool {
     let Some(name) = path.strip_prefix("/api/v1/") else { return false };
     ["add", "authenticate", "pause", "rate", "resume"].contains(&name)
@@ -540,21 +563,21 @@ pub(crate) fn is_action(path: &str) -> bool {
         || WorkAction::named(name).is_some()
 }
 
-/// The body of an action on keys.
+/// The body of an action on keys. It contains either `keys` or `matching`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The keys by name. Alternatively, `matching` selects the keys.
+    /// The names of the keys to change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keys: Option<Vec<NamedKey>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matching: Option<Matching>,
-    /// The number of matching keys that the user has confirmed.
+    /// The number of keys that the user expects to change. The field is required with `matching`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<usize>,
 }
 
-/// A key, as text or in base64.
+/// A key in a request: either `key` as text, or `key_base64`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedKey {
@@ -564,16 +587,16 @@ pub struct NamedKey {
     pub key_base64: Option<String>,
 }
 
-/// The keys in a state whose text contains a given text.
+/// The conditions on the keys that an action changes. A key must meet all of them.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matching {
-    /// The state, or an empty text for all states.
+    /// The name of the state, or an empty text for all states.
     pub state: Option<String>,
     pub q: Option<String>,
     #[serde(default)]
     pub failed: bool,
-    /// A group of `/api/v1/failures`, or an empty text for all keys.
+    /// The name of a group of `/api/v1/failures`, or an empty text for all keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -585,7 +608,7 @@ pub struct Adds {
     pub keys: Vec<AddedKey>,
 }
 
-/// A key to add.
+/// A key that the request adds.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddedKey {
@@ -593,15 +616,15 @@ pub struct AddedKey {
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_base64: Option<String>,
-    /// The delay, in seconds.
+    /// The delay before the key is due, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<f64>,
     #[serde(default)]
     pub priority: i32,
-    /// Revives a parked key even if the queue keeps it parked.
+    /// True if the add also revives a parked key that the queue would otherwise leave parked.
     #[serde(default)]
     pub revive: bool,
-    /// The group of the key, in a queue of a store whose adds name the groups.
+    /// The group of the key. Only a queue in a store whose adds name the groups accepts this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 }
@@ -609,12 +632,12 @@ pub struct AddedKey {
 /// The response to an action on keys.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Changed {
-    /// The number of keys that were changed.
+    /// The number of keys that the action changed.
     pub changed: usize,
-    /// The number of matching keys.
+    /// The number of keys that met the conditions of `matching`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<usize>,
-    /// For each named key, true if it was changed.
+    /// The result for each named key: true if the action changed the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub results: Option<Vec<bool>>,
 }
@@ -625,7 +648,7 @@ pub struct AddResults {
     pub results: Vec<AddResult>,
 }
 
-/// The result of an add.
+/// The result of the add of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AddResult {
@@ -636,7 +659,7 @@ pub enum AddResult {
     Revived,
     Parked,
     Refused,
-    /// The answer of the store was lost.
+    /// The result is unknown, because the connection to the store failed before the answer arrived.
     Unknown,
 }
 
@@ -656,26 +679,28 @@ pub struct NewStatus {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewRate {
-    /// The rate. `None` removes it. The field is required in a request.
+    /// The new rate. `None`, in JSON `null`, removes the rate. A request must contain the field.
     #[serde(deserialize_with = "Option::deserialize")]
     pub rate: Option<StartRate>,
 }
 
-/// A limit on the rate of starts: at most `starts` in each period `per`, and a burst.
+/// A limit on the rate of starts: at most `starts` starts in each period of `per` seconds, after a
+/// burst.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartRate {
     pub starts: u32,
-    /// The period, in seconds.
+    /// The length of the period, in seconds.
     pub per: f64,
-    /// The number of starts that may follow each other immediately. In a request, `None` selects the number of starts
-    /// in 200 ms.
+    /// The number of starts that may follow each other without a delay. In a request, the default
+    /// is the number of starts in 200 ms.
     pub burst: Option<u32>,
 }
 
 // --- Queues ------------------------------------------------------------------------------------
 
-/// A queue of a store, in the list of all queues. Numbers are `None` until they are read, and if the last read failed.
+/// A queue in the table of all queues of a store. Its numbers are `None` until they are read for
+/// the first time, and after a failed read.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct QueueRow {
     pub name: String,
@@ -687,13 +712,14 @@ pub struct QueueRow {
     pub running: Option<u64>,
     pub parked: Option<u64>,
     pub damaged: Option<u64>,
-    /// The time for which the oldest ready key has been ready, in seconds, or `None` if no key is ready.
+    /// The time for which the oldest ready key has been ready, in seconds, or `None` if no key is
+    /// ready.
     pub oldest: Option<f64>,
     /// The age of the numbers of keys, in seconds.
     pub counts_age: Option<f64>,
-    /// Runs per second in the last 5 minutes.
+    /// The number of runs per second, averaged over the last 5 minutes.
     pub runs: Option<f64>,
-    /// Failures per second in the last 5 minutes.
+    /// The number of failures per second, averaged over the last 5 minutes.
     pub failures: Option<f64>,
     /// The number of failures in the last hour.
     pub failed: Option<u64>,
@@ -701,7 +727,7 @@ pub struct QueueRow {
     pub given_up: Option<u64>,
     /// The number of workers that are alive.
     pub workers: Option<usize>,
-    /// The reason why the last read of the numbers failed.
+    /// The reason why the last read of the numbers failed, or `None` if it succeeded.
     pub error: Option<String>,
 }
 
@@ -712,11 +738,11 @@ pub struct QueueList {
     pub queues: Vec<QueueRow>,
     /// The number of queues in the store.
     pub looked_at: usize,
-    /// True if more queues match.
+    /// True if more queues match than the response contains.
     pub more: bool,
-    /// The age of the list, in seconds.
+    /// The time since the list of queues was read from the store, in seconds.
     pub age: f64,
-    /// The reason why the last read of the list failed.
+    /// The reason why the last read of the list failed, or `None` if it succeeded.
     pub error: Option<String>,
 }
 
@@ -725,22 +751,23 @@ pub struct QueueList {
 /// A group of a queue in a store, with its settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Group {
-    /// The name, which is empty for keys without a group.
+    /// The name of the group. It is empty for the keys that have no group.
     pub name: String,
     pub ready: u64,
     pub waiting: u64,
     pub running: u64,
-    /// The number of running keys that will run once more.
+    /// The number of running keys that were added again, and will therefore run once more.
     pub dirty: u64,
     pub parked: u64,
-    /// The time for which the oldest ready key has been ready, in seconds, or `None` if no key is ready.
+    /// The time for which the oldest ready key has been ready, in seconds, or `None` if no key is
+    /// ready.
     pub oldest: Option<f64>,
-    /// The maximum number of running keys, or `None` if there is no limit.
+    /// The maximum number of running keys of the group, or `None` if there is no limit.
     pub limit: Option<u32>,
     pub rate: Option<StartRate>,
     pub weight: u32,
     pub paused: bool,
-    /// The cause for which the ready keys wait, if the group holds them back.
+    /// The reason why the group's ready keys cannot be delivered, or `None` if they can.
     #[serde(skip)]
     pub hold: Option<WaitCause>,
 }
@@ -749,16 +776,17 @@ pub struct Group {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GroupList {
     pub groups: Vec<Group>,
-    /// The numbers of ready keys that are held back, in all groups that were read, by cause.
+    /// The numbers of ready keys that must wait for their groups, by cause. All groups that were
+    /// read are included.
     #[serde(default)]
     pub held: Held,
     /// The number of groups that were read.
     pub looked_at: usize,
-    /// True if there are more groups, or the request has not read all groups.
+    /// True if more groups match than the response contains, or if some groups were not read.
     pub more: bool,
 }
 
-/// The ready keys that their groups hold back.
+/// The ready keys that must wait for their groups, by the cause of the wait.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Held {
     pub paused: Wait,
@@ -766,13 +794,14 @@ pub struct Held {
     pub rate: Wait,
 }
 
-/// Ready keys that wait for the same cause.
+/// The ready keys that must wait for their groups for one cause.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Wait {
     pub keys: u64,
-    /// The time for which the oldest of these keys has been ready, in seconds, or `None` without keys.
+    /// The time for which the oldest of these keys has been ready, in seconds, or `None` if there
+    /// are no keys.
     pub oldest: Option<f64>,
-    /// The number of groups of these keys, and the group of the oldest key.
+    /// The number of groups that these keys belong to, and the name of the group of the oldest key.
     #[serde(default)]
     pub groups: u64,
     #[serde(default)]
@@ -784,7 +813,8 @@ pub struct Wait {
 pub enum GroupAction {
     Pause,
     Resume,
-    /// Sets the limit of the group, or of all groups without a separate limit.
+    /// Sets the limit of a group. Without a group, sets the limit of all groups that have no separate
+    /// limit.
     Limit,
     Rate,
     Weight,
@@ -807,23 +837,27 @@ impl Named for GroupAction {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupChange {
-    /// The name of the group, or `None` for the limit of all groups without a separate limit.
+    /// The name of the group. Only `group-limit` permits `None`, which stands for all groups
+    /// without a separate limit.
     pub group: Option<String>,
-    /// The limit, which `group-limit` requires. `Some(None)`, in JSON `null`, removes the limit.
+    /// The new limit, which only `group-limit` requires. `Some(None)`, in JSON `null`, removes the
+    /// limit.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub limit: Option<Option<u32>>,
-    /// The weight, which `group-weight` requires.
+    /// The new weight, which only `group-weight` requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// The rate, which `group-rate` requires. `Some(None)`, in JSON `null`, removes the rate.
+    /// The new rate, which only `group-rate` requires. `Some(None)`, in JSON `null`, removes the
+    /// rate.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Option<StartRate>>,
-    /// The state of the keys that `group-cancel` cancels, or `None` for all states.
+    /// The state of the keys that `group-cancel` cancels. `None` stands for all states.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
 }
 
-/// Reads a field that is present, even if it is `null`.
+/// Deserializes a field that the request contains, so that `null` becomes `Some(None)`. A missing
+/// field becomes `None` by default.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     field: D,
 ) -> Result<Option<Option<T>>, D::Error> {
@@ -833,7 +867,7 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 /// The response to an action on a group.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GroupChanged {
-    /// The number of cancelled keys; 0 for other actions.
+    /// The number of keys that `group-cancel` cancelled. It is 0 for other actions.
     pub cancelled: u64,
 }
 
@@ -844,18 +878,19 @@ pub struct GroupChanged {
 pub struct Schedule {
     pub key: String,
     pub key_base64: Option<String>,
-    /// The cron expression, or `every` and a period.
+    /// The cron expression, or the word `every` and a period.
     pub spec: String,
-    /// The time zone of the expression.
+    /// The name of the time zone of the cron expression.
     pub zone: Option<String>,
-    /// The time until the next add, in seconds. It is 0 if the add is overdue, and `None` if the time is unknown or no
-    /// add follows.
+    /// The time until the schedule adds the key again, in seconds. It is 0 if the add is overdue.
+    /// It is `None` if the time is unknown, or if the schedule adds the key no more.
     pub due_in: Option<f64>,
-    /// The time of the next add by the clock of the store, in seconds since 1970.
+    /// The time at which the schedule adds the key again, by the clock of the store, in seconds
+    /// since 1970.
     pub next_at: Option<f64>,
-    /// True if the schedule is paused, or was refused.
+    /// True if an operator has paused the schedule, or a worker has refused it.
     pub paused: bool,
-    /// The reason why a worker has refused the schedule.
+    /// The reason why a worker has refused the schedule, or `None` if none has.
     pub error: Option<String>,
     pub priority: i32,
     pub group: Option<String>,
@@ -867,14 +902,14 @@ pub struct ScheduleList {
     pub schedules: Vec<Schedule>,
     /// The number of schedules that were read.
     pub looked_at: usize,
-    /// True if there are more schedules, or the request has not read all schedules.
+    /// True if more schedules match than the response contains, or if some schedules were not read.
     pub more: bool,
 }
 
 /// A change of a schedule, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScheduleAction {
-    /// Stores the schedule, or replaces the existing schedule of the key.
+    /// Stores a new schedule of a key, and replaces an existing one.
     Add,
     Remove,
     Pause,
@@ -890,7 +925,8 @@ impl Named for ScheduleAction {
     ];
 }
 
-/// The body of an action on a schedule. Only `schedule-add` uses the fields other than the key.
+/// The body of an action on a schedule. Only `schedule-add` permits fields other than `key` and
+/// `key_base64`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleChange {
@@ -900,12 +936,12 @@ pub struct ScheduleChange {
     pub key_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<String>,
-    /// The time zone. The default is UTC.
+    /// The name of the time zone of the cron expression. The default is UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// The group of the key, if adds name the groups.
+    /// The group of the key. Only a queue whose adds name the groups accepts this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
 }
@@ -913,7 +949,7 @@ pub struct ScheduleChange {
 /// The response to an action on a schedule.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ScheduleChanged {
-    /// False if the key has no schedule.
+    /// True if the schedule was changed, false if the key has no schedule.
     pub changed: bool,
 }
 
@@ -922,13 +958,13 @@ pub struct ScheduleChanged {
 /// A request of a worker, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkAction {
-    /// Takes ready keys, each with a lease.
+    /// Claims ready keys, each with a lease.
     Claim,
-    /// Extends leases.
+    /// Renews the leases of claims.
     Renew,
     Complete,
     Fail,
-    /// Makes the keys ready again, without a failure.
+    /// Makes the keys of claims ready again. The runs do not count as failures.
     Release,
 }
 
@@ -942,22 +978,22 @@ impl Named for WorkAction {
     ];
 }
 
-/// The body of `/api/v1/claim`. Times are in seconds.
+/// The body of `/api/v1/claim`. All times are in seconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewClaim {
-    /// The name of the worker, which the site shows.
+    /// The name of the worker, which the dashboard and the API show.
     pub worker: String,
-    /// The maximum number of keys, 1 by default.
+    /// The maximum number of keys to claim. The default is 1.
     #[serde(default = "one")]
     pub max: usize,
-    /// The time to wait for a ready key.
+    /// The maximum time to wait for a ready key.
     #[serde(default = "default_wait")]
     pub wait: f64,
-    /// The duration of the leases.
+    /// The time until the leases of the claimed keys expire.
     #[serde(default = "default_lease")]
     pub lease: f64,
-    /// True to learn from an empty response whether the queue is empty.
+    /// True if the response must say whether the queue is empty when it contains no claims.
     #[serde(default, skip_serializing_if = "is_false")]
     pub until_empty: bool,
 }
@@ -977,24 +1013,26 @@ const fn default_lease() -> f64 {
 /// The response of `/api/v1/claim`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ClaimList {
-    /// The claimed keys. The list is empty if no key was ready in time.
+    /// The claimed keys. The list is empty if no key became ready while the request waited.
     pub claims: Vec<ClaimedKey>,
-    /// True if no key is ready, waiting or in flight. Only the response to `until_empty` says so.
+    /// True if the queue has no ready or waiting key, and no key in flight. The field is false
+    /// unless the request contained `until_empty`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub empty: bool,
 }
 
-/// A claimed key. Only one of `key` and `key_base64` is `Some`: `key` if the key is UTF-8.
+/// A claimed key. If the key is UTF-8, only `key` is `Some`. Otherwise, only `key_base64` is
+/// `Some`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClaimedKey {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_base64: Option<String>,
-    /// The fencing token.
+    /// The fencing token of the claim, as a decimal number.
     pub token: String,
     pub attempt: u32,
-    /// The number of adds that the run serves, and the bitwise or of their flags.
+    /// The number of adds that the run serves, and the bitwise or of the flags of these adds.
     pub adds: u32,
     pub flags: u32,
     pub priority: i32,
@@ -1006,7 +1044,7 @@ pub struct ClaimedKey {
 #[serde(deny_unknown_fields)]
 pub struct Renewals {
     pub claims: Vec<NamedClaim>,
-    /// The duration of the leases from now, in seconds.
+    /// The time from now until the renewed leases expire, in seconds.
     #[serde(default = "default_lease")]
     pub lease: f64,
 }
@@ -1018,7 +1056,7 @@ pub struct Endings {
     pub claims: Vec<NamedClaim>,
 }
 
-/// A claim, and for `fail` the failure.
+/// A claim that a request renews or ends. In a request of `fail`, it also describes the failure.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedClaim {
@@ -1026,19 +1064,20 @@ pub struct NamedClaim {
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_base64: Option<String>,
-    /// The fencing token.
+    /// The fencing token of the claim, as a decimal number.
     pub token: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,
-    /// The end of the output.
+    /// The last part of the output of the failed run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The delay of the next attempt in seconds, instead of the backoff.
+    /// The delay before the next attempt, in seconds. If it is missing, the queue computes the
+    /// backoff.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<f64>,
-    /// True to park the key.
+    /// True if the key must be given up, so that it is parked.
     #[serde(default, skip_serializing_if = "is_false")]
     pub give_up: bool,
 }
@@ -1051,10 +1090,11 @@ const fn is_false(value: &bool) -> bool {
 /// The response of `/api/v1/renew`, `complete`, `fail` and `release`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ClaimResults {
-    /// The first error and the number of further errors, if the status is not 200.
+    /// The error of the first claim that was not changed, and the number of further errors. It is
+    /// `None` if the status is 200.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The results, in the order of the claims.
+    /// The results of the claims, in the order of the request.
     pub results: Vec<ClaimResult>,
 }
 
@@ -1062,50 +1102,53 @@ pub struct ClaimResults {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ClaimResult {
     pub result: ClaimOutcome,
-    /// The cause and the next step, if the request has not changed the claim.
+    /// The cause and the next step, if the request did not change the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// The outcome of a request for one claim.
+/// The outcome of a request for one claim, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimOutcome {
     Renewed,
     Completed,
     Failed,
-    /// The key was given up, or has failed too often.
+    /// The run failed, and the key was parked: the worker gave it up, or it has failed too often.
     Parked,
     Released,
-    /// An operator has cancelled the run. In response to `renew`, the worker should stop the run.
+    /// An operator has cancelled the run. If this is the result of `renew`, the worker should stop
+    /// the run.
     Cancelled,
-    /// The claim is over, or never existed.
+    /// The queue no longer has this claim, or never had it.
     Lost,
-    /// Another transaction or request holds the key now.
+    /// Another transaction or request has locked the row of the key, so the claim was not changed.
     Locked,
-    /// The store has not answered.
+    /// The store did not answer, so the state of the claim is unknown.
     Unknown,
 }
 
 // --- Errors ------------------------------------------------------------------------------------
 
-/// The body of an error response.
+/// The body of a response with an error status.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Failure {
     pub error: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameter: Option<String>,
-    /// The number of keys that match, if another number was confirmed.
+    /// The number of keys that match, if it differs too much from the number that the user has
+    /// confirmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<usize>,
-    /// The results of the keys of a failed add. The result is `None` for a key that was not added.
+    /// The result for each key of an add that failed. The result is `None` if the key was not
+    /// added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<Option<AddResult>>,
 }
 
-/// The error for a path of a queue, if the site has several queues.
+/// The error for the path of a single queue, if the site shows all queues of a store.
 pub const SEVERAL_QUEUES: &str =
     "no such path; / lists the queues, and the paths of a queue are below /queues/NAME/";
 
-/// The error for a key that is not in the queue.
+/// The error for a key that the queue does not have.
 pub const NOT_IN_QUEUE: &str = "not in the queue";

@@ -1,4 +1,4 @@
-//! Builds a site.
+//! The builder of a site.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::site::Site;
 use crate::source::{DetailOf, Parts};
 use crate::state::{Frame, Jobs, Settings};
 
-/// Builds a [`Site`].
+/// Builds a [`Site`] from a queue and settings.
 ///
-/// By default, the title is the name of the queue, there are no metrics, and only requests for `localhost` and
-/// loopback addresses are answered.
+/// By default, the title is the name of the queue, and the site has no metrics. The site answers
+/// only requests whose host is `localhost` or a loopback address.
 #[must_use = "a builder has no effect until `build`"]
 pub struct Builder<K> {
     finish: Box<dyn FnOnce(Parts<K>, Frame) -> Site + Send>,
@@ -32,7 +32,8 @@ pub struct Builder<K> {
 }
 
 impl<K> Builder<K> {
-    /// Creates a builder. `finish` builds the site from the parts and the settings.
+    /// Creates a builder with the default settings. [`build`](Self::build) calls `finish` with
+    /// the parts of the source and the settings.
     pub(crate) fn new(finish: impl FnOnce(Parts<K>, Frame) -> Site + Send + 'static) -> Self {
         Self {
             finish: Box::new(finish),
@@ -55,15 +56,16 @@ impl<K> Builder<K> {
         }
     }
 
-    /// Sets the title of the dashboard.
+    /// Sets the title that the dashboard shows.
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
         self
     }
 
-    /// Sets the registry that `/metrics` shows.
+    /// Sets the registry whose metrics `/metrics` returns.
     ///
-    /// The metrics of a queue are included if its [metrics](requeue::Builder::metrics) use this registry.
+    /// The registry contains the metrics of a queue only if the queue's
+    /// [metrics](requeue::Builder::metrics) were created with this registry.
     ///
     /// # Examples
     ///
@@ -86,10 +88,12 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets the function that returns more properties of a key.
+    /// Sets a function that returns additional properties of a key, which the dashboard and the
+    /// API show.
     ///
-    /// The function is called for each key of a response. The function should be quick, and must not block. If the
-    /// function panics, the key is shown without more properties.
+    /// The site calls the function for each key of a response. The function should return
+    /// quickly, and must not block. If the function panics, the key is shown without additional
+    /// properties.
     ///
     /// # Examples
     ///
@@ -114,11 +118,13 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Adds a table to the dashboard and to `/api/v1/sections`, below the earlier tables.
+    /// Adds a table to the dashboard and to `/api/v1/sections`. The table is below the tables
+    /// that were added earlier.
     ///
-    /// The function is called for each request for the tables. An open dashboard sends a request every 2 s. The
-    /// function should be quick, and must not block. While the function returns `None`, or if it panics, the table is
-    /// not shown.
+    /// `section` returns the table. The site calls this function for each request for the tables,
+    /// and an open dashboard sends a request every 2 s. The function should return quickly, and
+    /// must not block. If the function returns `None` or panics, the response does not contain
+    /// the table.
     ///
     /// # Examples
     ///
@@ -146,24 +152,28 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets the history whose runs and parked keys are shown.
+    /// Sets the history from which the site reads the past runs of keys and the parked keys.
     ///
-    /// Without a history, the site shows neither past runs nor keys that a queue in memory has given up.
+    /// Without a history, the site shows no past runs. It also does not show the keys that a
+    /// queue in memory has given up.
     pub fn history(mut self, history: &History) -> Self {
         self.history = Some(history.clone());
         self
     }
 
-    /// Allows clients with this token to change the queue: add, cancel, run now, revive, pause and resume. In a store,
-    /// they can also change the rate of the queue, its groups and its schedules. They can also claim keys and work on
-    /// them.
+    /// Allows clients with this token to change the queue: add, cancel, run now, revive, pause
+    /// and resume. If the queue is in a store, these clients can also change the rate of the
+    /// queue, its groups and its schedules. They can also claim keys and run them.
     ///
-    /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
-    /// request. Each address can send 10 wrong tokens per minute. All loopback addresses count as one address. Each
-    /// change is an event of `tracing`, with the client's address, and the key, the group or the number of keys.
+    /// A site without tokens is read-only. A client sends the token in the header `Authorization:
+    /// Bearer TOKEN` of a POST request. Each address can send 10 wrong tokens per minute. All
+    /// loopback addresses together count as one address. The site reports each change as an event
+    /// of `tracing`, with the client's address, and the key, the group or the number of keys.
     ///
-    /// A server that mounts the [router](Site::router) must provide addresses with axum's
-    /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise all clients share one limit.
+    /// The limit on wrong tokens needs the address of each client. A server that mounts the
+    /// [router](Site::router) must provide it with axum's
+    /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise, all clients share one
+    /// limit.
     ///
     /// # Examples
     ///
@@ -182,10 +192,12 @@ impl<K> Builder<K> {
         self.token(Role::Admin, token)
     }
 
-    /// Gives clients with this token a role. A token can have several roles, and a role several tokens.
+    /// Gives clients with this token a role. A token can have several roles, and several tokens
+    /// can have the same role.
     ///
-    /// [`admin`](Self::admin) gives a token [`Role::Admin`]. If a token has [`Role::Read`], reads also need a token.
-    /// Browsers ask for it as a password; the name does not matter.
+    /// [`admin`](Self::admin) gives a token [`Role::Admin`]. If any token has [`Role::Read`],
+    /// requests that read also need a token. A browser then asks the user for a name and a
+    /// password. The password is the token, and the name is ignored.
     ///
     /// # Examples
     ///
@@ -207,18 +219,20 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets the control that changes a queue in memory, instead of the queue itself.
+    /// Sets the control that executes the actions on a queue in memory. The default is the queue
+    /// itself.
     ///
-    /// The control has no effect on a queue in a store.
+    /// If the queue is in a store, the control has no effect.
     #[doc(hidden)]
     pub fn control(mut self, control: impl Control<K> + 'static) -> Self {
         self.control = Some(Arc::new(control));
         self
     }
 
-    /// Shows the number of busy workers among `total` workers.
+    /// Makes the dashboard show how many of the program's `total` workers are busy.
     ///
-    /// `busy` is called each second and for each summary. The function must not block.
+    /// `busy` returns the number of busy workers. The site calls `busy` each second and for each
+    /// request for the summary. The function must not block.
     ///
     /// # Examples
     ///
@@ -236,15 +250,16 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets the example of an add that an empty dashboard shows. `{queue}` is replaced with the name of the queue.
+    /// Sets the example that a dashboard without keys shows: the code or command that adds a key.
+    /// The site replaces `{queue}` with the name of the queue.
     pub fn hint(mut self, how_to_add: impl Into<String>) -> Self {
         self.settings.hint = Some(how_to_add.into());
         self
     }
 
-    /// Sets the longest time for which a key should be ready before a run.
+    /// Sets the longest time for which a key should wait for a worker after it has become ready.
     ///
-    /// While the oldest ready key is older, the dashboard shows its age in amber.
+    /// While the oldest ready key has waited longer, the dashboard shows its age in amber.
     ///
     /// # Examples
     ///
@@ -264,9 +279,9 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets the check for `/readyz`, in addition to the state of the queue.
+    /// Sets an additional check for `/readyz`, which also checks the state of the queue.
     ///
-    /// While the check returns false, the response is 503.
+    /// If the check returns false, the response has the status 503.
     pub fn ready(mut self, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.settings.ready = Box::new(ready);
         self
@@ -274,56 +289,61 @@ impl<K> Builder<K> {
 
     /// Sets the check for `/healthz`.
     ///
-    /// While the check returns false, the response is 503. The check should return false only if a restart of the
-    /// program is needed.
+    /// If the check returns false, the response has the status 503. The check should return false
+    /// only if a restart of the program is needed.
     pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.settings.healthy = Box::new(healthy);
         self
     }
 
-    /// Allows requests for a host name or address, in addition to `localhost` and loopback addresses.
+    /// Allows requests whose `Host` header contains this name or address. The site always allows
+    /// `localhost` and loopback addresses.
     ///
-    /// `host` is without a port. The method can be called for several hosts.
+    /// `host` must not contain a port. To allow several hosts, call the method for each of them.
     pub fn host(mut self, host: &str) -> Self {
         self.settings.hosts.allow_host(host);
         self
     }
 
-    /// Allows requests for any IP address, but not for any host name.
+    /// Allows requests whose `Host` header contains any IP address. Host names are not affected.
     ///
-    /// Use this for a listener at `0.0.0.0` or `[::]`. Unlike a name, an address cannot be redirected to this machine by
-    /// another site (DNS rebinding).
+    /// Use this method if the listener is bound to `0.0.0.0` or `[::]`. Another site can redirect
+    /// its host name to this machine (DNS rebinding), but it cannot redirect an address.
     pub fn any_address(mut self) -> Self {
         self.settings.hosts.any_address = true;
         self
     }
 
-    /// Allows requests for any host.
+    /// Allows requests whose `Host` header contains any name or address.
     ///
-    /// Use this only behind a proxy that authenticates. Otherwise, scripts of other sites can read the responses.
+    /// Use this method only behind a proxy that authenticates its clients. Otherwise, scripts of
+    /// other sites can read the responses.
     pub fn any_host(mut self) -> Self {
         self.settings.hosts.any = true;
         self
     }
 
-    /// Sets the number of connections that [`Site::serve`] accepts at the same time.
+    /// Sets the maximum number of connections that [`Site::serve`] has open at the same time.
     ///
-    /// The default is 64, and the minimum is 1. Up to half of the connections, rounded up, can be streams of
-    /// `/api/v1/events`. Up to a quarter can wait for keys of a claim. Up to an eighth, but at least one, can search for
-    /// keys or wait for a search. When all connections are in use, a new connection replaces an idle connection.
+    /// The default is 64, and the minimum is 1. Up to half of the connections, rounded up, can be
+    /// streams of `/api/v1/events`. Up to a quarter, rounded up, can be claims that wait for
+    /// keys. Up to an eighth, but at least one, can be requests that search for keys, including
+    /// those that wait for another search. If all connections are open, a new connection replaces
+    /// an idle connection.
     ///
-    /// Eight more connections are reserved for probes. While no other connection is idle, these answer `/healthz` and
-    /// `/readyz`, and respond with 503 to all other requests.
+    /// The server also accepts eight additional connections for probes. It uses them while no
+    /// other connection is idle. On these connections, it answers `/healthz` and `/readyz`, and
+    /// refuses all other requests with the status 503.
     pub fn max_connections(mut self, most: usize) -> Self {
         self.settings.max_connections = most.max(1);
         self
     }
 
-    /// Builds the site, and starts to sample the queue each second.
+    /// Builds the site, and starts a task that samples the queue each second.
     ///
     /// # Panics
     ///
-    /// Panics outside of a tokio runtime with timers.
+    /// Panics if the caller is not in a tokio runtime with timers.
     #[must_use = "a site has no effect until it is mounted or served"]
     pub fn build(self) -> Site {
         let parts = Parts { detail: self.detail, history: self.history, control: self.control };

@@ -1,4 +1,4 @@
-//! The changes of a queue in memory that clients with the token can request.
+//! The trait `Control`: the changes of a queue in memory that clients can request.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -8,23 +8,27 @@ use requeue::{
     Add, Added, CancelledRun, Completion, Item, Key, Merge, Queue, describe_reasons, intern_reason,
 };
 
-/// Changes a queue in memory for the actions of a site: [`Builder::control`](crate::Builder::control).
+/// Executes the actions of a site on a queue in memory: see
+/// [`Builder::control`](crate::Builder::control).
 ///
-/// By default, the [`Queue`] is its own control. Another control can also update the program's state of each key, such
-/// as failures that a cancel must forget.
+/// By default, the [`Queue`] is its own control. A program can use another control to update its
+/// own state of each key together with the queue. An example is a count of failures that a cancel
+/// must reset.
 #[async_trait]
 pub trait Control<K>: Send + Sync {
-    /// Adds a key, which is due after `delay`.
+    /// Adds a key, which becomes due after `delay`.
     ///
     /// # Errors
     ///
-    /// Returns the reason why the program refuses the key. The response to the client contains this reason.
+    /// Returns the reason why the program refuses the key. The response to the client contains
+    /// this reason.
     fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String>;
 
-    /// Cancels the pending run of a key. Returns true if there was a pending run.
+    /// Cancels the pending run of a key. Returns true if the key had a pending run.
     fn cancel(&self, key: &K) -> bool;
 
-    /// Cancels the run in flight of a key. Returns true if the run was in flight and not cancelled before.
+    /// Cancels the run in flight of a key. Returns true if the key was in flight, and the run had
+    /// not been cancelled before.
     ///
     /// The default implementation cancels nothing.
     fn cancel_running(&self, key: &K) -> bool {
@@ -32,16 +36,16 @@ pub trait Control<K>: Send + Sync {
         false
     }
 
-    /// Makes a waiting key ready. `priority` is the priority of its pending run. Returns false if the change is
-    /// refused.
+    /// Makes a waiting key ready. `priority` is the priority of its pending run. Returns false if
+    /// the program refuses the change.
     fn run_now(&self, key: &K, priority: i32) -> bool;
 
-    /// Waits for the next key, which a client will run. Returns `None` if no more keys will come. The default
-    /// implementation offers no keys.
+    /// Waits for the next ready key, which a client will run. Returns `None` if no more keys will
+    /// become ready. The default implementation returns an error.
     ///
     /// # Errors
     ///
-    /// Returns the reason why the program offers no keys to clients.
+    /// Returns the reason why clients cannot claim keys from this program.
     ///
     /// # Cancel safety
     ///
@@ -53,7 +57,7 @@ pub trait Control<K>: Send + Sync {
         Err("this process runs its keys itself".to_owned())
     }
 
-    /// Returns the attempt of a run.
+    /// Returns the number of the attempt that the client will run.
     fn attempt(&self, item: &Item<'static, K>) -> u32
     where
         K: Key,
@@ -61,7 +65,7 @@ pub trait Control<K>: Send + Sync {
         item.attempt()
     }
 
-    /// Completes the run of a client.
+    /// Completes a run that a client has reported as ended.
     async fn end_run(&self, item: Item<'static, K>, end: RunEnd)
     where
         K: Key,
@@ -69,21 +73,21 @@ pub trait Control<K>: Send + Sync {
         item.complete(end.completion());
     }
 
-    /// Stops or resumes the deliveries of the queue. Returns false if the program cannot do this now. The default
-    /// implementation returns false.
+    /// Pauses or resumes the deliveries of the queue. Returns false if the program cannot do this
+    /// now. The default implementation returns false.
     fn set_paused(&self, paused: bool) -> bool {
         let _ = paused;
         false
     }
 }
 
-/// The end of a run of a client.
+/// The result of a run, as a client reports it.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub enum RunEnd {
     Succeeded,
     Failed(FailedRun),
-    /// The run did not begin, or was interrupted.
+    /// The client did not run the key, or interrupted the run.
     Released,
     Cancelled,
 }
@@ -95,7 +99,7 @@ pub struct FailedRun {
     pub error: Option<String>,
     pub exit_status: Option<i32>,
     pub output: Option<String>,
-    /// The delay of the next attempt, or `None` for the backoff.
+    /// The delay before the next attempt. If it is `None`, the limiter computes the backoff.
     pub after: Option<Duration>,
     pub gives_up: bool,
 }
@@ -128,11 +132,12 @@ impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
         Self::cancel_running(self, key) == CancelledRun::Cancelled
     }
 
-    /// Forgets the failures of the key, because a backoff would hold the add.
+    /// The add forgets the failures of the key. Otherwise, the key would wait for its backoff.
     fn run_now(&self, key: &K, priority: i32) -> bool {
         let add = Add::now().merge(Merge::Exactly).priority(priority);
         let add = add.reason(intern_reason("run now"));
-        // The add replaces the pending run with its reasons, so they become the cause of the add.
+        // The add replaces the pending run, and would lose its reasons. They are therefore stored
+        // as the cause of the add.
         let reasons = self.reasons(key);
         let added = if reasons.is_empty() {
             self.add_with(key.clone(), add)

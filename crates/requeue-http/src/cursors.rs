@@ -1,11 +1,13 @@
-//! Encrypts the cursors that clients see.
+//! Encrypts the cursors in responses.
 //!
-//! A cursor of a queue in memory is 32 bits of the hash of a key. With enough hashes, an attacker could compute the
-//! seed of a fast hasher. With the seed, the attacker could find keys with equal hashes.
+//! In a queue in memory, a cursor contains 32 bits of the hash of a key. If cursors were
+//! not encrypted, an attacker could collect many hashes, and compute the seed of a fast
+//! hasher. With the seed, the attacker could create many keys with equal hashes.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The order of a walk. A cursor is valid for walks of the same order.
+/// The order in which a walk returns keys. A cursor is valid only for the order in which
+/// it was created.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum Order {
     ByHash,
@@ -14,26 +16,29 @@ pub(crate) enum Order {
     Parked,
 }
 
-/// Encrypts positions with a secret of this process.
+/// Encrypts positions of a walk with a secret of this process.
 #[derive(Default)]
 pub(crate) struct Cursors(RandomState);
 
 impl Cursors {
-    /// Returns a SipHash of the position, followed by the position under a mask that depends on that hash and the
-    /// secret: This is the synthetic-IV construction.
+    /// Returns a tag and the masked position as text. The tag is a SipHash of the order
+    /// and the position. The mask depends on the tag and on the secret. This is the
+    /// synthetic-IV construction.
     pub(crate) fn encrypt(&self, order: Order, position: u32) -> String {
-        // The tag depends on the order, so that a cursor of another list is refused.
+        // The tag depends on the order, so that `decrypt` refuses a
+        // cursor of another list.
         let tag = self.0.hash_one((order, position));
         format!("{tag:016x}{:08x}", position ^ self.position_mask(tag))
     }
 
-    /// Returns the position, or `None` if this process has not created `cursor` for a walk of this order.
+    /// Returns the position of a cursor. Returns `None` if this process did not create
+    /// the cursor for a walk in this order.
     pub(crate) fn decrypt(&self, order: Order, cursor: &str) -> Option<u32> {
         let (tag, masked) = cursor.split_at_checked(16)?;
         let tag = u64::from_str_radix(tag, 16).ok()?;
         let position = u32::from_str_radix(masked, 16).ok()? ^ self.position_mask(tag);
-        // The tag is computed again for the check, because only this process can create the tag of a position and an
-        // order.
+        // The cursor is created again and compared, because only this process can
+        // compute the tag of an order and a position.
         (self.encrypt(order, position) == cursor).then_some(position)
     }
 
@@ -61,7 +66,8 @@ mod tests {
         }
     }
 
-    /// Equal positions have different cursors in other processes, so that a cursor determines no bit of a position.
+    /// The cursors of equal positions differ between processes, so a cursor reveals no
+    /// bit of its position.
     #[test]
     fn a_cursor_does_not_determine_the_position() {
         let processes: Vec<_> = (0..64).map(|_| Cursors::default()).collect();
@@ -69,7 +75,8 @@ mod tests {
             let cursors = processes.iter().map(|process| process.encrypt(Order::ByHash, position));
             let cursors: BTreeSet<_> = cursors.collect();
             assert_eq!(cursors.len(), processes.len());
-            // Each bit of the last 32 is 0 in some process and 1 in another.
+            // Each of the last 32 bits is 0 in the cursor of some process, and 1 in that
+            // of another process.
             let masked =
                 cursors.iter().map(|cursor| u32::from_str_radix(&cursor[16..], 16).unwrap());
             let (ones, zeros) = masked.fold((0, 0), |(ones, zeros), it| (ones | it, zeros | !it));

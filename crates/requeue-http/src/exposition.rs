@@ -1,7 +1,8 @@
-//! The two text formats of metrics, and the choice between them.
+//! The two text formats of metrics, and the choice of the format for a client.
 //!
-//! `prometheus-client` writes OpenMetrics. Other clients receive `text/plain; version=0.0.4`, which this module
-//! converts from OpenMetrics. All tools can read that format.
+//! `prometheus-client` writes OpenMetrics. A client that does not accept this format receives
+//! `text/plain; version=0.0.4`, into which this module converts the text. All tools can read the
+//! latter format.
 
 use std::fmt::Write;
 
@@ -13,8 +14,8 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format for a request with these values of the `Accept` header, which is OpenMetrics if the client
-    /// can read it.
+    /// Returns the format for a response. `accept` contains the values of the request's `Accept`
+    /// headers. The format is OpenMetrics if the client accepts it.
     pub(crate) fn negotiate<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let mut ranges = accept.flat_map(|value| value.split(','));
         if ranges.any(accepts_open_metrics) { Self::OpenMetrics } else { Self::Classic }
@@ -27,7 +28,7 @@ impl Format {
         }
     }
 
-    /// Converts a text in OpenMetrics to this format.
+    /// Converts a text from OpenMetrics to this format.
     pub(crate) fn convert_from(self, open_metrics: String) -> String {
         match self {
             Self::OpenMetrics => open_metrics,
@@ -36,7 +37,8 @@ impl Format {
     }
 }
 
-/// Returns true if a media range is OpenMetrics, in the version that `prometheus-client` writes.
+/// Returns true if a media range of an `Accept` header permits OpenMetrics in the version that
+/// `prometheus-client` writes.
 fn accepts_open_metrics(range: &str) -> bool {
     let mut parts = range.split(';').map(str::trim);
     let kind = parts.next().unwrap_or_default();
@@ -44,17 +46,19 @@ fn accepts_open_metrics(range: &str) -> bool {
         && parts.filter_map(|part| part.split_once('=')).all(|(name, value)| {
             let value = value.trim().trim_matches('"');
             match name.trim().to_ascii_lowercase().as_str() {
-                // A quality of 0 excludes the range.
+                // With the quality 0, a client says that it does not accept the format.
                 "q" => value.parse::<f32>().is_ok_and(|quality| quality > 0.0),
-                // The version is compared, because a parser of another version may reject the text.
+                // A parser of another version may reject the text, so only this version is
+                // accepted.
                 "version" => value == "1.0.0",
                 _ => true,
             }
         })
 }
 
-/// Converts OpenMetrics to the classic format. In the classic format, the headers of counters and infos also have the
-/// suffix, and there are no units, no exemplars and no end marker.
+/// Converts a text from OpenMetrics to the classic format. In that format, the headers of counters
+/// and infos have the same suffix as their samples. It has no units, no exemplars and no end
+/// marker.
 fn to_classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
@@ -68,11 +72,11 @@ fn to_classic(open_metrics: &str) -> String {
                 "info" => ("_info", "gauge"),
                 "stateset" => ("", "gauge"),
                 "gauge" | "histogram" | "summary" => ("", kind),
-                // The classic format has no other types.
+                // The classic format does not have the other types of OpenMetrics.
                 _ => ("", "untyped"),
             };
             let words = help.take().and_then(|help| help.strip_prefix(name)).map(str::trim_start);
-            // Writing to a string does not fail.
+            // The result is ignored, because writing to a string does not fail.
             let _ = writeln!(text, "# HELP {name}{suffix} {}", words.unwrap_or_default());
             let _ = writeln!(text, "# TYPE {name}{suffix} {kind}");
         } else if !line.starts_with('#') {
@@ -83,7 +87,8 @@ fn to_classic(open_metrics: &str) -> String {
     text
 }
 
-/// Returns a sample without its exemplar. The value of a label may look like an exemplar.
+/// Returns a sample without its exemplar. Quotes must be parsed, because the value of a label may
+/// contain text that looks like an exemplar.
 fn without_exemplar(sample: &str) -> &str {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, byte) in sample.bytes().enumerate() {
@@ -125,11 +130,12 @@ mod tests {
             (&["application/openmetrics-text;q=0"], Classic),
             (&["application/openmetrics-text;q=0.0"], Classic),
             (&["application/openmetrics-text;q=0.001"], OpenMetrics),
-            // The cases are an unsupported version and an invalid quality.
+            // The first case has a version that the server does not write. The second case has an
+            // invalid quality.
             (&["application/openmetrics-text;version=2.0.0"], Classic),
             (&["application/openmetrics-text;q=much"], Classic),
             (&["text/plain;q=0.5", "application/openmetrics-text; q=0.6"], OpenMetrics),
-            // These are the headers of Prometheus 2 and 3.
+            // Prometheus 2 and 3 send these headers.
             (
                 &["application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
                    version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"],

@@ -1,4 +1,4 @@
-//! The failing keys, grouped by their errors.
+//! Groups the failing keys by their errors.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,47 +7,49 @@ use crate::api::{FailureGroup, FailureList, State as RowState};
 use crate::history::first_part;
 use crate::rows::shown_key;
 
-/// The maximum number of failing keys that are read for one request.
+/// The maximum number of failing keys that one request reads.
 const MOST_FAILURES: usize = 10_000;
-/// The maximum length in bytes of a returned name of a group, and of a returned error of a key.
+/// The maximum length, in bytes, of the name of a group, and of the example of an error.
 const MOST_NAME: usize = 200;
 const MOST_ERROR: usize = 1_000;
-/// The maximum number of keys whose failures are read one by one for one request.
+/// The maximum number of keys for which one request reads the individual failures from the store.
 const MOST_READ: usize = 30;
 
 /// A key whose last run failed.
 pub(crate) struct Failing<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) state: RowState,
-    /// The number of consecutive failures.
+    /// The number of consecutive failures of the key.
     pub(crate) failures: u32,
     pub(crate) error: Option<&'a str>,
-    /// The times since the key's first and last failure with an error of this group, in seconds.
+    /// The times since the first and the last failure of the key whose errors belong to the group,
+    /// in seconds. `None` if the time is unknown.
     pub(crate) first: Option<f64>,
     pub(crate) last: Option<f64>,
 }
 
-/// The keys of a group whose first failure is not known.
+/// The keys of a group whose first failure is unknown.
 #[derive(Default)]
 struct Unknown {
     count: usize,
-    /// The first of these keys.
+    /// The first keys that were found, at most [`MOST_READ`].
     keys: Vec<Vec<u8>>,
 }
 
-/// Collects failing keys in groups.
+/// Collects failing keys, and groups them by their errors.
 #[derive(Default)]
 pub(crate) struct Failures {
     groups: BTreeMap<String, (FailureGroup, Unknown)>,
     keys: usize,
     waiting: usize,
     pub(crate) looked_at: usize,
-    /// True if not all failing keys were read.
+    /// True if some failing keys were not read.
     pub(crate) cut: bool,
 }
 
 impl Failures {
-    /// Adds a failing key. Returns false if the collection is full.
+    /// Adds a failing key. Returns false if the maximum number of keys was reached, so that the key
+    /// was not added.
     pub(crate) fn push(&mut self, failing: &Failing<'_>) -> bool {
         if self.keys == MOST_FAILURES {
             self.cut = true;
@@ -79,8 +81,9 @@ impl Failures {
         true
     }
 
-    /// Returns the keys whose failures must be read to know the first failure of their groups, with the names of the
-    /// groups. If there are too many such keys, only some of them are returned.
+    /// Returns the keys whose individual failures are needed to compute the first failure of their
+    /// groups. Each key has the name of its group. If there are more than [`MOST_READ`] of these
+    /// keys, the rest is omitted.
     #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
     pub(crate) fn keys_to_read(&self) -> Vec<(String, Vec<u8>)> {
         let mut left = MOST_READ;
@@ -93,7 +96,8 @@ impl Failures {
         keys
     }
 
-    /// Records the time since a failure of a key [to read](Self::keys_to_read), with an error of its group.
+    /// Sets the time since the oldest known failure of a group, if `oldest` is greater. The failure
+    /// belongs to a key [to read](Self::keys_to_read).
     #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
     pub(crate) fn note_oldest(&mut self, group: &str, oldest: f64) {
         if let Some((group, _)) = self.groups.get_mut(group) {
@@ -101,7 +105,7 @@ impl Failures {
         }
     }
 
-    /// Records that the first failure of a key [to read](Self::keys_to_read) was noted.
+    /// Records that the first failure of one more key [to read](Self::keys_to_read) is now known.
     #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
     pub(crate) fn note_first(&mut self, group: &str) {
         if let Some((_, unknown)) = self.groups.get_mut(group) {
@@ -109,10 +113,10 @@ impl Failures {
         }
     }
 
-    /// Returns up to `limit` groups. Those with the most keys are first.
+    /// Returns up to `limit` groups. The group with the most keys is first.
     pub(crate) fn into_list(self, limit: usize) -> FailureList {
         let Self { groups, keys, waiting, looked_at, cut } = self;
-        // If the time is unknown for a key, that key may have failed first.
+        // If the first failure of one key is unknown, it may be the first failure of the group.
         let known = |(group, unknown): (FailureGroup, Unknown)| FailureGroup {
             first: group.oldest.filter(|_| unknown.count == 0),
             ..group
@@ -127,27 +131,31 @@ impl Failures {
 
 // --- The name of a group -------------------------------------------------------------------------
 
-/// The name of the group of keys whose error is not known.
+/// The name of the group of keys whose errors are unknown.
 const UNKNOWN: &str = "unknown error";
-/// The name of the group of empty errors.
+/// The name of the group of keys whose errors are empty.
 const EMPTY: &str = "empty error";
 
-/// A short number after one of these words is the kind of an error, such as an exit status.
+/// A number of at most three digits after one of these words is the kind of the error, such as an
+/// exit status. It is therefore part of the name of the group.
 const KINDS: [&str; 7] = ["status", "code", "signal", "http", "exit", "errno", "error"];
 
-/// Returns the name of the group of an error. Errors with the same cause, but other keys, addresses or times, should be
-/// in one group. `key` is the key as it is shown.
+/// Returns the name of the group of an error. Errors with the same cause should have the same name,
+/// even if they contain different keys, addresses or times. `key` is the key as it is shown.
 ///
-/// The name is the first line, and also the last line if the first ends with a colon. In these lines:
+/// The name is the first line of the error. If this line ends with a colon, the name also contains
+/// the last line. In these lines, some parts are replaced:
 ///
-/// - the key becomes `KEY`, and a quoted part becomes `"…"`;
-/// - a UUID, a number, and a hexadecimal word of at least 6 characters become `#`. A number of at most three digits is
-///   kept after one of the words [`KINDS`], so that `exit status: 1` and `exit status: 2` are two groups;
-/// - in another word, each sequence of digits becomes `#`.
+/// - The key is replaced with `KEY`, and a quoted part with `"…"`.
+/// - A UUID, a number, and a hexadecimal word of at least 6 characters are replaced with `#`. A
+///   number of at most three digits is kept if it follows one of the words in [`KINDS`]. Therefore,
+///   `exit status: 1` and `exit status: 2` are two groups.
+/// - In other words, each sequence of digits is replaced with `#`.
 pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
     let Some(error) = error else { return UNKNOWN.to_owned() };
     let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
-    // An empty name is replaced, because the filter for it would select all keys.
+    // An empty name must not be returned, because a request with an empty parameter `error` selects
+    // all keys.
     let Some(first) = lines.next() else { return EMPTY.to_owned() };
     let mut line = Cow::Borrowed(first);
     if line.ends_with(':')
@@ -155,7 +163,7 @@ pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
     {
         line = Cow::Owned(format!("{line} {last}"));
     }
-    // A shorter key may be part of other words.
+    // A key of one or two bytes may be part of other words, so it is not replaced.
     if key.len() > 2 && line.contains(key) {
         line = Cow::Owned(line.replace(key, "KEY"));
     }
@@ -171,7 +179,7 @@ pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
             let length = word_length(rest);
             let word = &rest[..length];
             let general = general_word(word, before);
-            // The parts of an address or of a decimal number count as one number.
+            // The parts of an IP address or of a decimal number are replaced with one `#` together.
             if general.starts_with('#') && name.ends_with("#.") {
                 name.truncate(name.len() - "#.".len());
             }
@@ -187,18 +195,19 @@ pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
     first_part(name, MOST_NAME)
 }
 
-/// Returns the length of the quoted part at the start of a text.
+/// Returns the length of the quoted part with which the text begins, or `None` if the text does not
+/// begin with a quote.
 fn quoted_length(text: &str) -> Option<usize> {
     let (open, close) = [('"', '"'), ('\'', '\''), ('`', '`'), ('“', '”')]
         .into_iter()
         .find(|&(open, _)| text.starts_with(open))?;
     let ends = text.match_indices(close).map(|(at, close)| at + close.len());
-    // An apostrophe inside a word is not a quote.
+    // An apostrophe that is followed by a letter or digit does not end a quoted part.
     let is_end = |end: &usize| !text[*end..].starts_with(char::is_alphanumeric);
     ends.filter(|&end| end > open.len_utf8()).find(is_end)
 }
 
-/// Returns the length of the word, or of the UUID, at the start of a text.
+/// Returns the length of the word or the UUID with which the text begins.
 fn word_length(text: &str) -> usize {
     const UUID: usize = 36;
     let is_uuid = text.as_bytes().get(..UUID).is_some_and(|bytes| {
@@ -213,7 +222,7 @@ fn word_length(text: &str) -> usize {
     text.find(|char: char| !char.is_alphanumeric()).unwrap_or(text.len())
 }
 
-/// Returns a word without its numbers. `before` is the previous word.
+/// Returns a word whose numbers are replaced with `#`. `before` is the word before it.
 fn general_word<'a>(word: &'a str, before: &str) -> Cow<'a, str> {
     let is_digit = |char: char| char.is_ascii_digit();
     if !word.contains(is_digit) {

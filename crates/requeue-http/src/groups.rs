@@ -1,4 +1,4 @@
-//! The groups of a queue in a store: their list, and the actions that change them.
+//! The requests about the groups of a queue in a store: the list, and the actions.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery, no_groups};
 use crate::state::SiteState;
 
-/// The maximum number of groups that are read for one request, and the largest `limit`.
+/// The maximum number of groups that one request reads, and the largest value of
+/// `limit`.
 pub(crate) const MOST_GROUPS: usize = 10_000;
 
 type Site = State<Arc<SiteState>>;
 
-/// A value that a list of groups can be sorted by, with its name in the API.
+/// A column by which the list of groups can be sorted, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GroupColumn {
     Name,
@@ -73,12 +74,12 @@ impl Held {
     }
 }
 
-/// Lists groups, by name or in another order.
+/// Returns the groups, sorted by name or by another column.
 pub(crate) async fn list_groups(
     State(site): Site,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    // The request takes a turn, because the store reads all keys of the groups.
+    // The request waits for its turn, because the store reads all keys of the groups.
     let _turn = site.take_turn().await?;
     let query = TableQuery::<GroupColumn>::parse(query.as_deref(), MOST_GROUPS)?;
     let read = site.source.read_groups(MOST_GROUPS).await?;
@@ -89,7 +90,7 @@ pub(crate) async fn list_groups(
     Ok(json(&GroupList { groups, held, looked_at, more }))
 }
 
-/// Changes a setting of a group, or cancels its keys.
+/// Changes a setting of a group, or cancels the pending runs of its keys.
 pub(crate) async fn change_group(
     State(site): Site,
     request: Request,
@@ -103,7 +104,8 @@ pub(crate) async fn change_group(
     }
     let group = change.group.clone();
     if action == GroupAction::Cancel {
-        // A cancel takes a turn, because the store reads all keys of the queue.
+        // The request waits for its turn, because the store reads all keys of the
+        // queue.
         let _turn = site.take_turn().await?;
         let log = Log::new(remote, action.name()).recorded_as(&site, operator);
         let group = group.unwrap_or_default();
@@ -117,7 +119,7 @@ pub(crate) async fn change_group(
     Ok(json(&GroupChanged { cancelled: 0 }))
 }
 
-/// Returns the group and the new value of its setting.
+/// Returns the name of the group, and the new value of the changed setting, as text.
 fn change_target(action: GroupAction, change: &GroupChange) -> String {
     let group = group_target(change.group.as_deref());
     let number = |number: Option<u32>| number.map_or("none".to_owned(), |n| n.to_string());
@@ -129,7 +131,8 @@ fn change_target(action: GroupAction, change: &GroupChange) -> String {
     }
 }
 
-/// Refuses fields that the action would ignore, and a request without a required field.
+/// Returns an error if the request contains a field that the action does not use, or
+/// lacks a field that the action requires.
 fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem> {
     let GroupChange { group, limit, weight, rate, state } = change;
     if group.is_none() && action != GroupAction::Limit {

@@ -1,4 +1,4 @@
-//! The last runs of keys that have failed, and the keys that were given up.
+//! The history of runs: the last runs of keys that have failed, and the keys that were given up.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -10,24 +10,30 @@ use parking_lot::Mutex;
 use crate::api::{Outcome, PastRun};
 use crate::time::{seconds, unix_time};
 
-/// The maximum number of parked keys, and of other keys, that are kept.
+/// The maximum number of parked keys in the history. Also the maximum number of keys that are not
+/// parked.
 const KEYS: usize = 1_000;
-/// The maximum number of runs that are kept for a key.
+/// The maximum number of runs of each key in the history.
 const RUNS: usize = 10;
-/// The maximum number of bytes of an error that are kept.
+/// The maximum length of an error in the history, in bytes.
 const ERROR: usize = 512;
-/// The maximum number of bytes of the last run's output that are kept.
+/// The maximum length of an output in the history, in bytes. Only the output of a key's last run
+/// is kept.
 const OUTPUT: usize = 4 << 10;
 
-/// The last runs of keys that have failed, for the dashboard: [`Builder::history`](crate::Builder::history).
+/// A history of the last runs of keys that have failed. The dashboard shows it: see
+/// [`Builder::history`](crate::Builder::history).
 ///
-/// Clones are handles to the same history. The size is limited to the newest 1,000 keys that were given up, the newest
-/// 1,000 other keys, and the last 10 runs of each key. The runs of a key are kept after its first failure.
+/// Clones are handles to the same history. The history contains at most 1,000 keys that were given
+/// up, and 1,000 other keys. If there are more, it drops the oldest key. It contains at most 10
+/// runs of each key, and only those since the first failure of the key.
 ///
-/// A key that was given up is *parked*: the dashboard lists it with its last error until it is added again. A queue in
-/// a store keeps its parked keys, and the history adds only their runs in this process.
+/// If a queue in memory gives up a key, the key is *parked* in the history. The dashboard shows
+/// the key with its last error, until the key is added again. A store keeps its own parked keys.
+/// The history then contains only the runs in this process.
 ///
-/// A key is identified by the bytes that the dashboard shows: see [`ByteKey`](crate::ByteKey).
+/// The history identifies a key by the bytes that the dashboard shows: see
+/// [`ByteKey`](crate::ByteKey).
 ///
 /// # Examples
 ///
@@ -51,7 +57,7 @@ const OUTPUT: usize = 4 << 10;
 #[derive(Clone, Default)]
 pub struct History(Arc<Mutex<Inner>>);
 
-/// A run, for a [`History`].
+/// A completed run, which the program records in a [`History`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Run {
@@ -62,7 +68,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Creates a run with the number of its attempt. The first attempt is 1.
+    /// Creates a run. `attempt` is its number, beginning with 1.
     pub const fn new(attempt: u32) -> Self {
         Self { attempt, took: None, error: String::new(), output: String::new() }
     }
@@ -73,32 +79,34 @@ impl Run {
         self
     }
 
-    /// Sets the error. The history keeps 512 bytes of the error.
+    /// Sets the error of a failed run. The history stores at most the first 512 bytes.
     pub fn error(mut self, error: impl fmt::Display) -> Self {
         self.error = error.to_string();
         self
     }
 
-    /// Sets the output of the run. The history keeps the last 4 KiB of the output, for the last run of a key.
+    /// Sets the output of a failed run. The history stores at most the last 4 KiB, and only for
+    /// the last failed run of a key.
     pub fn output(mut self, output: impl Into<String>) -> Self {
         self.output = output.into();
         self
     }
 }
 
-/// The past of a key.
+/// The recorded runs of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
-    /// The last runs, the newest first.
+    /// The last runs of the key, the newest first.
     pub(crate) runs: VecDeque<PastRun>,
-    /// The position in the order in which keys were recorded.
+    /// The place of the key in the order in which runs were recorded. A greater place is a later
+    /// one.
     place: u32,
-    /// The time at which the key was given up, or `None` if it is not parked.
+    /// The time at which the key was parked, or `None` if it is not parked.
     parked: Option<Instant>,
 }
 
 impl Past {
-    /// Returns the last run that failed.
+    /// Returns the last failed run, or `None` if no failed run is recorded.
     pub(crate) fn last_failed(&self) -> Option<&PastRun> {
         self.runs.iter().find(|run| run.error.is_some())
     }
@@ -107,7 +115,7 @@ impl Past {
         self.last_failed()?.error.as_deref()
     }
 
-    /// Returns the time for which the key has been parked.
+    /// Returns the time for which the key has been parked, or `None` if it is not parked.
     pub(crate) fn parked_for(&self) -> Option<Duration> {
         self.parked.map(|since| since.elapsed())
     }
@@ -126,8 +134,8 @@ struct Inner {
     keys: HashMap<Arc<[u8]>, Past>,
     parked: BTreeMap<u32, Arc<[u8]>>,
     others: BTreeMap<u32, Arc<[u8]>>,
-    /// The last place that was given to a key. The number does not overflow in 49 days at 1,000 failures per second;
-    /// after an overflow, the history starts again.
+    /// The greatest place of a key. At 1,000 runs per second, the number does not overflow within
+    /// 49 days. If it overflows, the history is cleared.
     last: u32,
 }
 
@@ -140,7 +148,7 @@ impl Inner {
             *self = Self::default();
         }
         self.last += 1;
-        // The key is removed and inserted again, because each run moves it to the last position.
+        // The key is removed, and inserted again at the last place.
         let mut past = self.remove_key(key).unwrap_or_else(|| Past {
             runs: VecDeque::new(),
             place: 0,
@@ -150,7 +158,8 @@ impl Inner {
         let has_failed = outcome != Outcome::Succeeded;
         let error = has_failed.then(|| first_part(error, ERROR));
         let output = Some(output).filter(|output| has_failed && !output.is_empty());
-        // The list is cut before the push, so that its allocation does not grow.
+        // The list is truncated before the new run is inserted, so that its allocation does not
+        // grow.
         past.runs.truncate(RUNS - 1);
         if has_failed {
             past.runs.iter_mut().for_each(|run| run.output = None);
@@ -169,12 +178,14 @@ impl Inner {
         self.insert_last(key.into(), past);
     }
 
-    /// Inserts a key at the last position. Removes the oldest key if there are too many.
+    /// Inserts a key at the last place. If there are too many keys of its kind, removes the oldest
+    /// of them.
     fn insert_last(&mut self, key: Arc<[u8]>, mut past: Past) {
         past.place = self.last;
         let order = if past.parked.is_some() { &mut self.parked } else { &mut self.others };
         order.insert(past.place, Arc::clone(&key));
-        // Only the newest keys are kept, so that an endless stream of failures has a limited cost.
+        // The number of keys is limited, so that the history needs a limited amount of memory
+        // however many keys fail.
         if order.len() > KEYS
             && let Some((_, oldest)) = order.pop_first()
         {
@@ -192,28 +203,30 @@ impl Inner {
 }
 
 impl History {
-    /// Returns an empty history.
+    /// Creates an empty history.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Records a run that succeeded. The call has an effect only on a key that has failed earlier.
+    /// Records a run that succeeded. The call has no effect if the history does not contain the
+    /// key, because only keys that have failed are recorded.
     pub fn succeeded(&self, key: impl AsRef<[u8]>, run: Run) {
         self.0.lock().record_run(key.as_ref(), run, Outcome::Succeeded);
     }
 
-    /// Records a run that failed.
+    /// Records a run that failed, and after which the key is retried.
     pub fn failed(&self, key: impl AsRef<[u8]>, run: Run) {
         self.0.lock().record_run(key.as_ref(), run, Outcome::Failed);
     }
 
-    /// Records a run after which its key was given up. Call it after the completion of the delivery.
+    /// Records a run after which its key was given up, and parks the key. Call this method after
+    /// the delivery is completed.
     pub fn gave_up(&self, key: impl AsRef<[u8]>, run: Run) {
         self.0.lock().record_run(key.as_ref(), run, Outcome::GivenUp);
     }
 
-    /// Forgets the runs of a key. A parked key is no longer listed.
+    /// Removes a key and its runs. If the key was parked, the dashboard no longer shows it.
     pub fn forget(&self, key: impl AsRef<[u8]>) {
         self.0.lock().remove_key(key.as_ref());
     }
@@ -238,18 +251,19 @@ impl History {
         self.0.lock().keys.get(key).is_some_and(|past| past.parked.is_some())
     }
 
-    /// Returns the keys of which runs are kept.
+    /// Returns the keys whose runs are recorded: first the parked keys, then the other keys.
     pub(crate) fn keys(&self) -> Vec<Arc<[u8]>> {
         let inner = self.0.lock();
         inner.parked.values().chain(inner.others.values()).cloned().collect()
     }
 
-    /// Returns the parked keys without their runs.
+    /// Returns the parked keys.
     pub(crate) fn parked_keys(&self) -> Vec<Arc<[u8]>> {
         self.0.lock().parked.values().cloned().collect()
     }
 
-    /// Returns true if the key was parked, and no longer is. The runs of the key are kept.
+    /// Changes a parked key to a key that is not parked. The runs of the key are kept. Returns
+    /// true if the key was parked.
     pub(crate) fn unpark(&self, key: &[u8]) -> bool {
         let mut inner = self.0.lock();
         match inner.keys.get(key) {
@@ -263,7 +277,8 @@ impl History {
         true
     }
 
-    /// Returns the parked keys below a place, the newest first, with their places.
+    /// Returns the parked keys whose place is less than `place`, the newest first. Each key has
+    /// its place and its runs.
     pub(crate) fn parked_below(&self, place: u32) -> Vec<(u32, Arc<[u8]>, Past)> {
         let inner = self.0.lock();
         let parked = inner.parked.range(..place).rev();
@@ -281,15 +296,16 @@ impl fmt::Debug for History {
     }
 }
 
-/// Returns the first `most` bytes of a text, with an ellipsis if the text is longer.
+/// Returns a text that is cut to at most `most` bytes. If the text was longer, an ellipsis is
+/// appended.
 pub(crate) fn first_part(mut text: String, most: usize) -> String {
     if text.len() > most {
-        // `str::floor_char_boundary` needs Rust 1.91.
+        // This is the standard library's `str::floor_char_boundary`, which needs Rust 1.91.
         let cut = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
         text.truncate(cut);
         text.push('…');
     }
-    // Without this call, the memory of the long text would remain allocated.
+    // Truncation alone does not free the memory of the long text.
     text.shrink_to_fit();
     text
 }

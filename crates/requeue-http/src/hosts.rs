@@ -1,18 +1,19 @@
-//! The host names for which requests are answered.
+//! The hosts whose names requests may contain.
 //!
-//! Another site can make its name resolve to this machine (DNS rebinding). If its name were not refused, scripts of
-//! that site could read the responses. An address cannot be redirected in this way.
+//! Another site can make its own host name resolve to this machine (DNS rebinding). If the server
+//! answered requests with that name, scripts of that site could read the responses. Another site
+//! cannot redirect an address.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The names and addresses that are allowed in the `Host` header.
+/// The names and addresses that the `Host` header of a request may contain.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts {
     names: BTreeSet<String>,
-    /// True if all names and addresses are allowed.
+    /// True if all names and IP addresses are allowed.
     pub(crate) any: bool,
-    /// True if all addresses are allowed.
+    /// True if all IP addresses are allowed.
     pub(crate) any_address: bool,
 }
 
@@ -21,7 +22,7 @@ impl Hosts {
         self.names.insert(canonical_name(name));
     }
 
-    /// Returns true if requests to this host, with or without a port, are answered.
+    /// Returns true if requests with this host are answered. `host` may contain a port.
     pub(crate) fn is_allowed(&self, host: &str) -> bool {
         if self.any {
             return true;
@@ -32,7 +33,8 @@ impl Hosts {
             return true;
         }
         match name.parse::<IpAddr>() {
-            // An address cannot be redirected to this machine by the name server of another site.
+            // A request with this address comes from a page at this address, because no name
+            // server can redirect an address.
             Ok(address) => self.any_address || address.to_canonical().is_loopback(),
             Err(_) => name == "localhost" || name.ends_with(".localhost"),
         }
@@ -45,14 +47,14 @@ fn without_port(host: &str) -> Option<&str> {
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let is_port = |port: &str| port.is_empty() || port.parse::<u16>().is_ok();
-    // Another text in place of a port could hide another host.
+    // A text that is not a port could be read as part of another host name by a proxy.
     let ends = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
     (ends && !name.is_empty()).then_some(name)
 }
 
 fn canonical_name(name: &str) -> String {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    // A name with a dot at its end is equal to the name without the dot.
+    // A name with a final dot is the same as the name without it.
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     match name.parse::<IpAddr>() {
         Ok(address) => address.to_string(),

@@ -1,4 +1,4 @@
-//! Keys as text, and back.
+//! Converts keys to text, and text to keys.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,16 +9,19 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use requeue::Key;
 
-/// A key that is text or bytes: `String`, `Vec<u8>`, and the boxes and `Arc`s of `str` and `[u8]`.
+/// A key that consists of text or bytes: `String`, `Vec<u8>`, or a box or an `Arc` of `str` or
+/// `[u8]`.
 ///
-/// For other keys, use [`Site::builder_with`](crate::Site::builder_with).
+/// For a queue with other keys, use [`Site::builder_with`](crate::Site::builder_with).
 pub trait ByteKey: Key {
-    // The methods are hidden, because `Site::builder_with` accepts functions for other types of keys.
-    /// Returns the bytes that are shown. Different keys must have different bytes.
+    // The methods are hidden, because other types need not implement this trait.
+    // `Site::builder_with` accepts functions for them instead.
+    /// Returns the bytes that represent the key on the site. Different keys must have different
+    /// bytes.
     #[doc(hidden)]
     fn to_bytes(&self) -> Cow<'_, [u8]>;
 
-    /// Returns the key with these bytes, or `None` if no key has them.
+    /// Returns the key that these bytes represent, or `None` if they represent no key.
     #[doc(hidden)]
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
@@ -54,16 +57,18 @@ macro_rules! bytes {
 text!(String, Box<str>, Arc<str>);
 bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>);
 
-/// The number of bytes of a key that are shown. A longer key is cut after these bytes.
+/// The maximum number of bytes of a key that are shown. A longer key is cut.
 pub(crate) const SHOWN: usize = 4096;
 
-/// Formats bytes as printable text on one line. Different bytes result in different texts.
+/// Converts bytes to printable text on one line, with escapes. Different bytes result in different
+/// texts.
 pub(crate) fn escape_key(bytes: &[u8]) -> Cow<'_, str> {
-    // The result is one line of printable text, because a key must not control the terminal or the direction of the
-    // text.
+    // Control characters are escaped, because a key must not control the terminal, or the
+    // direction of other text.
     let is_plain = |char: char| match char {
         '\\' => false,
-        // This case is faster for most characters, because `escape_debug` searches a table.
+        // These characters are printable. This case avoids `escape_debug`, which is slower because
+        // it searches a table.
         ' '..='~' => true,
         _ => char.escape_debug().len() == 1,
     };
@@ -82,7 +87,7 @@ pub(crate) fn escape_key(bytes: &[u8]) -> Cow<'_, str> {
             }
         }
         for byte in chunk.invalid() {
-            // Writing to a string does not fail.
+            // The result is ignored, because writing to a string does not fail.
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
@@ -97,12 +102,13 @@ pub(crate) fn to_base64(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
 
-/// Decodes base64 in both alphabets, with or without padding.
+/// Decodes base64, in the standard or the URL-safe alphabet, with or without padding.
 pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     let standard = |&byte: &u8| match byte {
         b'-' => b'+',
         b'_' => b'/',
-        // In a query, an unencoded `+` is decoded to a space.
+        // If a client does not encode a `+` in a query, the parser of the query converts it to a
+        // space.
         b' ' => b'+',
         byte => byte,
     };

@@ -1,8 +1,9 @@
 //! A dashboard, Prometheus metrics and a JSON API for a [`requeue`] queue, as a router for [`axum`] or as a
 //! server.
 //!
-//! The dashboard shows whether the queue runs, what fails and what is slow, rates and latencies, and each key with its
-//! state, age, attempt, due time, and the reason why it waits.
+//! The dashboard shows whether the queue runs, which errors its runs have, and which keys and
+//! runs are slow. It plots rates and latencies. For each key, it shows the state, the age, the
+//! attempt, the due time, and the reason why the key waits.
 //!
 //! # Mount it in an axum application
 //!
@@ -19,7 +20,8 @@
 //! # }).unwrap();
 //! ```
 //!
-//! Ages and latencies are shown only if the queue [keeps times](requeue::Builder::track_times).
+//! The site shows ages and latencies only if the queue [keeps
+//! times](requeue::Builder::track_times).
 //!
 //! # Serve it on a separate port
 //!
@@ -40,7 +42,8 @@
 //! # }).unwrap();
 //! ```
 //!
-//! With a `tokio::net::UnixListener`, the site is served on a Unix socket.
+//! The listener can also be a `tokio::net::UnixListener`. The site is then served on a Unix
+//! socket.
 //!
 //! # Other tasks
 //!
@@ -81,7 +84,7 @@
 //! | `/api/v1/openapi.json` | a description of the API in OpenAPI 3.1 |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
 //!
-//! The parameters of `/api/v1/keys`:
+//! The path `/api/v1/keys` accepts these parameters:
 //!
 //! | parameter | meaning |
 //! |---|---|
@@ -93,38 +96,49 @@
 //! | `sort`, `order` | the column `key`, `state`, `age`, `attempt` or `due_in`, and `asc` or `desc` |
 //! | `cursor` | the `next` of the page before |
 //!
-//! A page can have fewer keys than `limit`, or none, and still have a `next`. A walk through all pages returns each key
-//! that stays in the queue exactly once. In a queue on Redis with over 10,000 keys, it returns each key at least once,
-//! and pages can have more keys than `limit`. The order has no meaning, with one exception: if the queue keeps times,
-//! `running` keys are listed by age, the oldest first. A key that starts or completes during such a walk moves the
-//! other keys by one place. A cursor is valid until the process stops. An invalid cursor results in status 400.
+//! A page can have fewer keys than `limit`, or none, and still have a `next`. A walk through all
+//! pages returns each key that stays in the queue exactly once. In a queue on Redis with over
+//! 10,000 keys, a walk returns each key at least once, and a page can have more keys than
+//! `limit`. The order of the keys has no meaning, with one exception: if the queue keeps times,
+//! `running` keys are listed by age, the oldest first. If a key starts or completes during a walk
+//! by age, the other keys move by one place. A cursor is valid until the process stops. If a
+//! cursor is invalid, the status of the response is 400.
 //!
-//! In JSON, a key is text, with escapes such as `\n`, `\\`, `\u{1b}` and `\xff`, and also base64. A key over 4 KiB is
-//! cut, and its base64 is omitted. Times are in seconds. An error is `{"error": "limit: ...", "parameter": "limit"}`.
+//! In JSON, a key is given as text, with escapes such as `\n`, `\\`, `\u{1b}` and `\xff`, and
+//! also in base64. If a key is longer than 4 KiB, its text is cut, and its base64 is omitted.
+//! Times are in seconds. The JSON of an error is `{"error": "limit: ...", "parameter": "limit"}`.
 //!
 //! # Limits and security
 //!
-//! - **Read-only** without [`Builder::token`]: only `GET` and `HEAD` are allowed, and no request changes the queue.
-//!   With a token, `POST` requests that contain the token can change the queue, as far as its roles permit.
-//! - **Bounded cost**: a request reads at most 100,000 keys, and holds the queue's lock for 256 of them at a time. The
-//!   history is one sample per second for 15 minutes.
-//! - **Self-contained**: the assets are part of the program, and the dashboard sends no request to other hosts.
-//! - **Protected from other sites**: requests with an unknown host name are refused, so that scripts of other sites
-//!   cannot read the responses. A strict content security policy applies.
-//! - **No password for reading** without a token that has [`Role::Read`]: each client that can connect can read all
-//!   keys. Use such a token, loopback, a Unix socket, or a proxy that authenticates.
-//! - **Encrypted cursors**: a cursor does not reveal the hash of a key. However, the order of a walk is the order of
-//!   the hashes. If keys are untrusted, choose [another hasher](requeue::Builder::hasher).
+//! - **Read-only** without [`Builder::token`]: the site answers only `GET` and `HEAD`, and no
+//!   request changes the queue. If the site has tokens, a `POST` request that contains a token
+//!   can change the queue, as far as the roles of this token permit.
+//! - **Bounded cost**: a request reads at most 100,000 keys. It reads at most 256 of them at a
+//!   time while it holds the queue's lock. The site keeps one sample per second for 15 minutes.
+//! - **Self-contained**: the files of the dashboard are part of the program, and the dashboard
+//!   sends no request to other hosts.
+//! - **Protected from other sites**: the site refuses requests with an unknown host name, so that
+//!   scripts of other sites cannot read its responses. Each response has a strict content
+//!   security policy.
+//! - **No password for reading** unless a token has [`Role::Read`]: each client that can connect
+//!   can read all keys. To prevent this, use a token with this role, a loopback address, a Unix
+//!   socket, or a proxy that authenticates its clients.
+//! - **Encrypted cursors**: a cursor does not reveal the hash of a key. However, a walk returns
+//!   the keys in the order of their hashes. If untrusted clients choose the keys, use [another
+//!   hasher](requeue::Builder::hasher).
 //!
 //! # Features
 //!
-//! - `store`: `Site::of_store` and `Site::of_all_queues`, the dashboards of queues of requeue-store.
-//! - `tls`: `TlsListener`, which encrypts connections.
+//! - `store`: adds `Site::of_store` and `Site::of_all_queues`, the dashboards of queues of
+//!   requeue-store.
+//! - `tls`: adds `TlsListener`, which encrypts connections.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod access;
 mod actions;
-#[doc(hidden)] // The types of the JSON, which the program reads from a server.
+// Contains the types of the JSON. The module is public but hidden, because the program uses the
+// types to read responses of a server.
+#[doc(hidden)]
 pub mod api;
 mod builder;
 mod control;
@@ -165,7 +179,8 @@ mod work;
 
 pub use access::{AccessToken, Role, TokenError};
 pub use builder::Builder;
-// These items are hidden, because only `requeue run` and `requeue watch` need it to change the keys of a run.
+// These items are hidden, because only `requeue run` and `requeue watch` need them to change the
+// keys of a run.
 #[doc(hidden)]
 pub use control::{Control, FailedRun, RunEnd};
 pub use history::{History, Run};

@@ -1,4 +1,5 @@
-//! A queue in memory as a source. The queue is read in slices, so that no request holds its lock for long.
+//! The source of a queue in memory. It reads the queue in slices, so that no request
+//! holds the queue's lock for long.
 
 mod claims;
 
@@ -32,23 +33,24 @@ use crate::source::{
 use crate::time::unix_time;
 use crate::timeline::{KnownRun, Present};
 
-/// The number of keys that are read while the queue's lock is held once.
+/// The maximum number of keys that are read under one lock of the queue.
 const SLICE: usize = 256;
 
-/// The text for a key that is not in the queue, and whose last run failed.
+/// The explanation of a key that the queue does not have, although its last run failed.
 const CUT_SHORT: &str = "not in the queue: its pending run was cancelled";
-/// The part of the past that is known without a recording.
+/// The note of a timeline whose events were not recorded.
 const NOT_RECORDED: &str = "this process records no events (Builder::record_events, --record-events): only the last \
                             runs of keys that have failed are known";
 
-/// The refusal of a request for the recording.
+/// The error for a request for the recording, if the queue records no events.
 const NO_RECORDING: &str = "this process records no events; start it with --record-events 4M, or build its queue with \
                             Builder::record_events";
 
-/// A queue, and the functions that show its keys.
+/// A queue, the functions that convert its keys, and the state that the site keeps for
+/// it.
 pub(crate) struct Shown<K: Key, S> {
     pub(crate) queue: Queue<K, S>,
-    /// True if the queue keeps times, which does not change after the queue is built.
+    /// True if the queue keeps times. The value is constant.
     pub(crate) keeps_times: bool,
     pub(crate) show: Show<K>,
     pub(crate) read: Read<K>,
@@ -60,14 +62,14 @@ pub(crate) struct Shown<K: Key, S> {
     pub(crate) actions: ActionLog,
 }
 
-/// A key of a list.
+/// A key of a list: a key in the queue, or a parked key of the history.
 enum Listed<K> {
     Known(Entry<K>),
     Parked(Arc<[u8]>, Past),
 }
 
-/// Returns true if keys of the queue can have this state. Parked keys are in the history, and the other states occur
-/// only in stores.
+/// Returns true if the list of keys in this state includes keys of the queue. Parked
+/// keys are in the history. Only keys in a store can be damaged.
 const fn is_of_queue(state: Option<State>) -> bool {
     !matches!(state, Some(State::Parked | State::Damaged | State::Idle))
 }
@@ -97,7 +99,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         })
     }
 
-    /// Returns the parked keys below a place, the newest first.
+    /// Returns the selected parked keys whose place is less than `below`, the newest
+    /// first.
     fn parked_below(&self, selection: &Selection, below: u32) -> Vec<(u32, Arc<[u8]>, Past)> {
         let Some(history) = &self.history else { return Vec::new() };
         let mut parked = history.parked_below(below);
@@ -109,21 +112,22 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         parked
     }
 
-    /// Returns true if a key is ready, waiting or in flight.
+    /// Returns true if the key is ready, waiting or in flight.
     fn is_queued(&self, bytes: &[u8]) -> bool {
-        // The queue shows a key that was added again. The history knows only that the key was parked.
+        // A parked key may have been added again. The history does not know this, so
+        // the queue is asked.
         let entry = (self.read)(bytes).and_then(|key| self.queue.look_up(&key));
         entry.is_some_and(|entry| State::of_entry(&entry) != State::Idle)
     }
 
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
-        // The key may no longer be valid for the queue.
+        // The history stores bytes, and the queue may reject them as a key.
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
         Row::of_past(key, past, detail.unwrap_or_default(), CUT_SHORT)
     }
 
     async fn walk_queue(&self, walk: &Walk, cursor: Option<&str>) -> Result<Walked, Problem> {
-        // Without times, the order by age is not known.
+        // If the queue does not keep times, it cannot sort the running keys by age.
         let order = match walk.selection.state {
             Some(State::Running) if self.keeps_times => Order::LongestFirst,
             _ => Order::ByHash,
@@ -135,7 +139,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         let slice = |at: u32, size: usize| match order {
             Order::LongestFirst => {
                 let running = self.queue.entries_in_flight(at as usize, size).unwrap_or_default();
-                // Fewer than 2^32 keys can run, because each needs a slot.
+                // The cast is lossless: each running key occupies a slot of the queue,
+                // and a queue has fewer than 2^32 slots.
                 let next = (running.len() == size).then(|| at.saturating_add(size as u32));
                 let looked_at = running.len();
                 (self.rows(running, &walk.selection), next, looked_at)
@@ -154,21 +159,23 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             let left = walk.limit - walked.rows.len();
             let (mut rows, mut end, mut looked_at) = slice(at, SLICE);
             if rows.len() > left {
-                // A cursor cannot point inside a slice, so the slice is read again with the right size.
+                // The slice has more rows than the page can take. A cursor cannot point
+                // into a slice, so a slice of the right size is read instead.
                 (rows, end, looked_at) = slice(at, left);
             }
             walked.looked_at += looked_at;
             walked.rows.extend(rows);
             next = end;
-            // Between two slices, the lock is free, and other tasks can run.
+            // The lock is not held here, so that other tasks can use the queue between
+            // two slices.
             tokio::task::yield_now().await;
         }
         walked.next = next.map(|cursor| self.cursors.encrypt(order, cursor));
         Ok(walked)
     }
 
-    /// Calls `visit` for up to `most` keys with their states, until `visit` returns false. Returns the number of keys
-    /// that were read, and true if there are more keys.
+    /// Calls `visit` for up to `most` keys, until `visit` returns false. Returns the
+    /// number of keys that were read, and true if some keys were not read.
     async fn visit_keys(
         &self,
         selection: &Selection,
@@ -229,7 +236,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Walked { rows, next: None, looked_at, more: more || unread }
     }
 
-    /// Changes a key that may have left its state since it was listed. Returns true if the key was changed.
+    /// Changes a key, if its current state permits the action. The state may have
+    /// changed since the client listed the key. Returns true if the key was changed.
     fn change_key(&self, action: Action, key: K, bytes: &[u8]) -> Result<bool, Problem> {
         let entry = self.queue.look_up(&key).filter(|entry| State::of_entry(entry) != State::Idle);
         let Some(entry) = entry else {
@@ -243,7 +251,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 Action::Revive if is_parked => {
                     let added = self.control.add(key, None, 0);
                     let added = added.map_err(|error| Problem::parameter("keys", &error))?;
-                    // The key is added first, so that a refused key stays parked.
+                    // The key is added before it is unparked, so that it stays parked
+                    // if the queue refuses the add.
                     Ok(added.is_accepted() && history.unpark(bytes))
                 }
                 _ => Ok(false),
@@ -256,7 +265,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Action::Cancel => self.control.cancel(&key),
             Action::CancelRun => self.control.cancel_running(&key),
             Action::RunNow => self.control.run_now(&key, entry.priority),
-            // A key in the queue is not parked, so it cannot be revived.
+            // A key in the queue is not parked, so there is nothing to revive.
             Action::Revive => false,
         })
     }
@@ -286,8 +295,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 }
 
-/// Adds a failing key with the times of its failures, which only the history knows. Returns false if the key was not
-/// added, because there are too many.
+/// Adds a failing key to `failures`. `past` contains the times of its failures, which
+/// the queue does not know. Returns false if `failures` is full.
 fn push_past(
     failures: &mut Failures,
     key: &[u8],
@@ -307,7 +316,7 @@ fn push_past(
     failures.push(&Failing { key, state, failures: failed, error, first, last })
 }
 
-/// Returns true if a key has a pending run in addition to the run in flight.
+/// Returns true if a running key also has a pending run.
 fn runs_again<K>(entry: &Entry<K>) -> bool {
     entry.phase == Phase::InFlightDirty || entry.due.is_some()
 }
@@ -329,7 +338,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
 
     fn read_gauges(&self) -> Gauges {
         let parked = self.history.as_ref().map(|history| {
-            // A parked key that was added again is no longer parked.
+            // A parked key that was added again is not parked, but the history learns
+            // this only now.
             for key in history.parked_keys() {
                 if self.is_queued(&key) {
                     history.unpark(&key);
@@ -368,7 +378,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let lists_parked = matches!(selection.state, None | Some(State::Parked));
         let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
         let mut walked = Walked::default();
-        // Parked keys come after the keys of the queue. With a cursor of a parked key, the queue is skipped.
+        // A walk returns the keys of the queue first, and then the parked keys. If the
+        // cursor is that of a parked key, the queue is skipped.
         let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
         if below.is_none() {
             if is_of_queue(selection.state) {
@@ -381,8 +392,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         for (place, key, past) in below.map_or_else(Vec::new, |it| self.parked_below(selection, it))
         {
             if walked.rows.len() == *limit {
-                // The next page begins with this key. The position is one higher, because `parked_below` excludes its
-                // bound.
+                // The next page begins with this key. `parked_below` excludes its
+                // bound, so the cursor contains the next higher place.
                 let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
                 walked.next = Some(next);
                 break;
@@ -414,7 +425,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let Some(key) = (self.read)(bytes) else { return Ok(None) };
         let past = self.history.as_ref().and_then(|history| history.past_of(bytes));
         let runs: Vec<_> = past.into_iter().flat_map(|past| past.runs).collect();
-        // The entry is read first, so that the events contain all later changes.
+        // The entry is read before the events, so that the events include all changes
+        // after it.
         let entry = self.queue.look_up(&key);
         let now = self.queue.now();
         let timeline = match self.queue.recorded_history(&key) {
@@ -502,8 +514,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     async fn change_keys(&self, action: Action, all: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
-        // All keys are parsed first, so that no key is changed if one is invalid. The loop stops at the first change
-        // that is refused.
+        // All keys are parsed first, so that no key is changed if one of them is
+        // invalid. The loop stops at the first refused change.
         let keys = all.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
         let mut results = Vec::with_capacity(keys.len());
         for (key, bytes) in keys.into_iter().zip(&all) {
@@ -514,8 +526,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     async fn add_keys(&self, new: Vec<NewKey>) -> Result<Vec<AddResult>, Problem> {
-        // All keys are parsed first, so that no key is added if one is invalid. The loop stops at the first add that is
-        // refused.
+        // All keys are parsed first, so that no key is added if one of them is invalid.
+        // The loop stops at the first refused add.
         let read = new.iter().map(|new| self.read_key(&new.key));
         let keys = read.collect::<Result<Vec<_>, _>>()?;
         let mut results = Vec::with_capacity(keys.len());
@@ -570,7 +582,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let Some(item) = item else { return ClaimResult::lost(&claim) };
         let gives_up = matches!(&ending, Ending::Fail(FailedRun { gives_up: true, .. }));
         let outcome = self.claims.end(item, ending).await;
-        // A key that was added during its last run is not parked.
+        // A key that was added again during its last run is in the queue, and therefore
+        // not parked.
         let parks = outcome == ClaimOutcome::Failed
             && (gives_up || self.history.as_ref().is_some_and(|it| it.is_parked(&claim.key)))
             && !self.is_queued(&claim.key);

@@ -1,4 +1,4 @@
-//! The queues of a store that clients read: their list, and the numbers of each queue.
+//! The queues of a store that are open because clients read them, and their last numbers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -18,21 +18,24 @@ use tokio::time::{Instant, timeout};
 use crate::params::{Problem, with_source};
 use crate::state::SiteState;
 
-/// The minimum time between two reads of the numbers of a queue, and between two searches for queues to close.
+/// The minimum time between two reads of the numbers of a queue. Also the time between two
+/// searches for queues that can be closed.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);
-/// The minimum time between two reads, per queue. Of many queues, 100 are read each second.
+/// The minimum time between two reads of the same queue, for each queue of the store. If there
+/// are many queues, 100 of them are read each second.
 const PER_QUEUE: Duration = Duration::from_millis(10);
-/// The number of queues that are read at the same time.
+/// The maximum number of queues whose numbers are read at the same time.
 const READS: usize = 4;
 /// The age after which the list of queues is read again.
 const FRESH: Duration = Duration::from_secs(1);
-/// The time limit of the list, which the store reads quickly.
+/// The time limit of short requests to the store, such as that for the list of queues.
 const PATIENCE_FOR_LIST: Duration = Duration::from_secs(5);
 /// The time limit of other requests to the store.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The time for which a queue stays open after the last request. Prometheus reads more often than once in this time.
+/// The time for which a queue stays open after the last request for it. The time is longer than
+/// the interval at which Prometheus reads the metrics.
 const KEPT: Duration = Duration::from_secs(300);
-/// The period that the rates cover.
+/// The period over which runs and failures per second are averaged.
 const RATED: Duration = Duration::from_secs(300);
 
 pub(crate) type OpenWith = Box<dyn Fn(OpenOptions) -> OpenOptions + Send + Sync>;
@@ -40,20 +43,21 @@ pub(crate) type OpenWith = Box<dyn Fn(OpenOptions) -> OpenOptions + Send + Sync>
 pub(crate) struct OpenQueues {
     store: Store,
     open_with: OpenWith,
-    /// The lock is held by the caller that reads the list. The other callers share its result.
+    /// The caller that reads the list from the store holds the lock. The other callers wait for
+    /// it, and then use the same list.
     list: tokio::sync::Mutex<List>,
     queues: Mutex<BTreeMap<String, Arc<OpenQueue>>>,
     reads: Semaphore,
 }
 
-/// The result of the last read of the list.
+/// The last list of queues that was read, and the result of the last read.
 #[derive(Clone, Default)]
 pub(crate) struct List {
     pub(crate) queues: Arc<[QueueInfo]>,
-    /// The time of the read, or `None` before the first read.
+    /// The time of the last successful read, or `None` before it.
     at: Option<Instant>,
     tried: Option<Instant>,
-    /// The reason why the last read failed.
+    /// The reason why the last read failed, or `None` if it succeeded.
     pub(crate) error: Option<String>,
 }
 
@@ -63,7 +67,7 @@ impl List {
     }
 }
 
-/// A queue that was opened for a client.
+/// A queue that is open, or is being opened, because a client has requested it.
 pub(crate) struct OpenQueue {
     name: String,
     queue: OnceCell<Queue>,
@@ -73,25 +77,25 @@ pub(crate) struct OpenQueue {
     site: OnceLock<(Arc<SiteState>, Router)>,
 }
 
-/// The last numbers of a queue that were read.
+/// The last numbers of a queue that were read, and the result of the last read.
 #[derive(Clone, Default)]
 pub(crate) struct Numbers {
     pub(crate) counts: Option<(StateCounts, Instant)>,
     pub(crate) work: Option<Work>,
-    /// The reason why the last read failed.
+    /// The reason why the last read failed, or `None` if it succeeded.
     pub(crate) error: Option<String>,
     is_reading: bool,
-    /// The time of the last read.
+    /// The time at which the last read began.
     began: Option<Instant>,
 }
 
-/// The recent work on a queue in all processes.
+/// The recent work of all processes on a queue.
 #[derive(Clone)]
 pub(crate) struct Work {
-    /// Runs and failures per second in the last minutes.
+    /// The number of runs per second, and of failures per second, averaged over [`RATED`].
     pub(crate) runs: f64,
     pub(crate) failures: f64,
-    /// The work in the last hour.
+    /// The work of all processes in the last hour.
     pub(crate) hour: Tally,
     /// The number of workers that are alive.
     pub(crate) workers: usize,
@@ -100,8 +104,9 @@ pub(crate) struct Work {
 impl Work {
     fn new(activity: &Activity) -> Self {
         let recent = || activity.minutes.iter().filter(|minute| minute.ago < RATED);
-        // The present minute is incomplete. Minutes without work are not listed, so the age of a minute is read from
-        // any of them.
+        // The last minute is not complete, so its length must be computed. Minutes without work
+        // are missing from the list, but the ages of all minutes differ by whole minutes. The
+        // age of any of them is therefore sufficient.
         let minute = recent().next().map_or(0.0, |minute| minute.ago.as_secs_f64() % 60.0);
         let period = RATED.as_secs_f64() - 60.0 + minute;
         let rate = |count: fn(&Tally) -> u64| {
@@ -128,12 +133,12 @@ impl OpenQueue {
         }
     }
 
-    /// Returns the site of the queue, which `make` starts.
+    /// Returns the router of the queue's site. `make` creates the site if there is none.
     pub(crate) fn site(&self, make: impl FnOnce(Queue) -> (Arc<SiteState>, Router)) -> Router {
         let make = || self.queue.get().map(|queue| make(queue.clone()));
         let made = self.site.get().or_else(|| {
             let made = make()?;
-            // If two requests create a site, only one of the sites is kept.
+            // If two requests create a site at the same time, only the first one is kept.
             Some(self.site.get_or_init(|| made))
         });
         made.map(|(_, router)| router.clone()).unwrap_or_default()
@@ -150,7 +155,8 @@ impl OpenQueue {
         is_watched || self.used.lock().elapsed() < KEPT
     }
 
-    /// Returns true if the caller must read the numbers.
+    /// Returns true if the numbers are outdated and no other caller reads them. The caller must
+    /// then read them.
     fn begin_read(&self, every: Duration) -> bool {
         *self.used.lock() = Instant::now();
         let mut numbers = self.numbers.lock();
@@ -176,7 +182,7 @@ impl OpenQueue {
     }
 }
 
-/// The reason why a queue cannot be read.
+/// The reason why the numbers of a queue cannot be read.
 enum Unread {
     /// The queue was dropped, or never existed.
     Gone,
@@ -207,7 +213,7 @@ impl OpenQueues {
         Self { store, open_with, list, queues, reads: Semaphore::new(READS) }
     }
 
-    /// Returns the queues of the store. The list is up to a second old.
+    /// Returns the queues of the store. The list is at most about a second old.
     pub(crate) async fn list(&self) -> Result<List, Problem> {
         let mut list = self.list.lock().await;
         if list.tried.is_none_or(|tried| tried.elapsed() >= FRESH) {
@@ -229,8 +235,9 @@ impl OpenQueues {
         }
     }
 
-    /// Reads outdated numbers, and waits at most `patience` for them. Returns the queues of the store. With
-    /// `counts_all`, the store also counts the keys of empty queues.
+    /// Starts to read the numbers of all queues that are outdated, and waits at most `patience`
+    /// for them. Returns the queues of the store. If `counts_all` is true, the store also counts
+    /// the keys of empty queues.
     pub(crate) async fn look(
         self: &Arc<Self>,
         patience: Duration,
@@ -247,7 +254,8 @@ impl OpenQueues {
                 begun.push(tokio::spawn(async move { this.read(open, is_empty).await }));
             }
         }
-        // The other reads continue, so that the next request finds their numbers.
+        // The reads that are not complete continue, so that the next request finds their
+        // numbers.
         let _ = timeout(patience, join_all(begun)).await;
         Ok(list)
     }
@@ -257,7 +265,7 @@ impl OpenQueues {
         queues.get(name).map(|open| open.numbers.lock().clone()).unwrap_or_default()
     }
 
-    /// Opens a queue for its dashboard.
+    /// Opens a queue, because a client has requested its dashboard.
     pub(crate) async fn find(&self, name: &str) -> Result<Arc<OpenQueue>, Problem> {
         let open = self.enter(name);
         match timeout(PATIENCE, self.open(&open)).await {
@@ -275,13 +283,16 @@ impl OpenQueues {
         }
     }
 
-    /// Closes queues that no client reads any longer, and dropped queues.
+    /// Closes the queues that no client has requested recently, and the queues that were
+    /// dropped.
     pub(crate) async fn close_unused(&self) {
         self.close_if(|open| !open.is_in_use());
         if self.queues.lock().is_empty() || self.list().await.is_err() {
             return;
         }
-        // A dropped queue may have been created again, so that the list still contains its name.
+        // A queue may have been dropped and then created again with the same name. The list
+        // contains this name, but the open handle is invalid. Each handle is therefore also
+        // checked.
         let shown = |open: &&Arc<OpenQueue>| open.site.get().is_some();
         let shown: Vec<_> = self.queues.lock().values().filter(shown).cloned().collect();
         for open in shown {
@@ -307,7 +318,8 @@ impl OpenQueues {
         let all = std::mem::take(&mut *queues).into_iter();
         let (closed, kept): (BTreeMap<_, _>, _) = all.partition(|(_, open)| is_closed(open));
         *queues = kept;
-        // The shutdown of a site calls user code, which must not run under the lock.
+        // The lock is released first, because the shutdown of a site calls functions of the
+        // user.
         drop(queues);
         closed.values().for_each(|open| open.end_site());
     }
@@ -325,7 +337,7 @@ impl OpenQueues {
     async fn open<'a>(&self, open: &'a OpenQueue) -> Result<&'a Queue, Unread> {
         let options = || {
             let options = self.store.queue(&open.name);
-            // Adds carry the trace contexts of their requests.
+            // Adds through this site store the trace contexts of their requests.
             #[cfg(feature = "opentelemetry")]
             let options = options.traces();
             (self.open_with)(options).must_exist()
@@ -334,7 +346,7 @@ impl OpenQueues {
     }
 
     async fn read(&self, open: Arc<OpenQueue>, is_empty: bool) {
-        // The semaphore is never closed.
+        // `acquire` fails only if the semaphore is closed, and it is never closed.
         let _turn = self.reads.acquire().await;
         match timeout(PATIENCE, self.read_numbers(&open, is_empty)).await {
             Ok(Ok(read)) => open.end_read(Ok(read)),
@@ -387,7 +399,7 @@ mod tests {
         *all.queues.lock()["a"].used.lock() = long_ago;
         all.close_unused().await;
         assert_eq!(open(), ["b"]);
-        // A name without a queue is not kept.
+        // A name is not stored if the store has no queue with this name.
         assert!(all.find("none").await.is_err());
         assert_eq!(open(), ["b"]);
     }

@@ -1,4 +1,4 @@
-//! The operators' actions: who acted and why, and the last actions of a queue in memory.
+//! The operator of an action, and the last actions of operators on a queue in memory.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -11,13 +11,15 @@ use crate::api::PastAction;
 use crate::params::Problem;
 use crate::time::seconds;
 
-/// The number of actions that are kept for a queue, as in a store.
+/// The number of past actions that are kept for a queue. It is the same as in a store.
 pub(crate) const KEPT: usize = 100;
-/// The maximum lengths in bytes, as in a store.
+/// The maximum lengths of the operator's name and of a note, in bytes. They are the same
+/// as in a store.
 const MAX_BY: usize = 200;
 const MAX_NOTE: usize = 500;
 
-/// The operator who sent a request, and the reason.
+/// The operator who sent an action: the address of the client, the name in the request,
+/// and the note in the request.
 #[derive(Debug)]
 pub(crate) struct Operator {
     remote: Remote,
@@ -26,7 +28,8 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// Removes the fields `by` and `note` from the body of a request.
+    /// Removes the fields `by` and `note` from the body of a request. Returns an error
+    /// if one of them is too long, or is not plain text.
     pub(crate) fn take_from(
         body: &mut Map<String, Value>,
         remote: Remote,
@@ -45,12 +48,12 @@ impl Operator {
         Ok(Self { remote, by: take("by", MAX_BY)?, note: take("note", MAX_NOTE)? })
     }
 
-    /// Returns true if the request names the operator.
+    /// Returns true if the request contains the name of the operator.
     pub(crate) const fn is_named(&self) -> bool {
         self.by.is_some()
     }
 
-    /// Returns the record of the action.
+    /// Returns the record of an action by this operator, and the address of the client.
     pub(crate) fn into_action(self, action: &str, target: Option<String>) -> (Remote, PastAction) {
         let Self { remote, by, note } = self;
         let by = by.unwrap_or_else(|| remote.name());
@@ -59,7 +62,8 @@ impl Operator {
 }
 
 impl PastAction {
-    /// Returns the last pause of the queue, if no recorded resume follows it. The first of `actions` is the newest.
+    /// Returns the action that paused the queue, if no recorded resume follows it.
+    /// `actions` must be sorted from the newest to the oldest.
     #[must_use]
     pub fn last_pause(actions: &[Self]) -> Option<&Self> {
         let last = actions.iter().find(|done| ["pause", "resume"].contains(&done.action.as_str()));
@@ -67,7 +71,7 @@ impl PastAction {
     }
 }
 
-/// The last actions on a queue in memory.
+/// The last actions on a queue in memory, each with its time.
 #[derive(Debug, Default)]
 pub(crate) struct ActionLog(Mutex<VecDeque<(Instant, PastAction)>>);
 
@@ -78,7 +82,7 @@ impl ActionLog {
         actions.truncate(KEPT);
     }
 
-    /// Returns the actions, the newest first.
+    /// Returns the past actions, the newest first.
     pub(crate) fn all(&self) -> Vec<PastAction> {
         let aged = |(at, action): &(Instant, PastAction)| action.at_age(seconds(at.elapsed()));
         self.0.lock().iter().map(aged).collect()
@@ -91,7 +95,8 @@ impl PastAction {
     }
 }
 
-/// Returns the name of a group in the log of actions. `None` stands for all groups without a separate limit.
+/// Returns the target of an action on a group. `None` stands for all groups without a
+/// separate limit.
 pub(crate) fn group_target(group: Option<&str>) -> &str {
     match group {
         None => "groups without another limit",
@@ -100,7 +105,8 @@ pub(crate) fn group_target(group: Option<&str>) -> &str {
     }
 }
 
-/// Returns the target of an action on keys: the key, or their number.
+/// Returns the target of an action on keys: the key if there is only one and it is
+/// known, or else the number of keys.
 pub(crate) fn keys_target(keys: usize, only: Option<&str>) -> String {
     match only {
         Some(key) if keys == 1 => key.to_owned(),

@@ -1,4 +1,4 @@
-//! The parameters of a request, and error responses.
+//! The parameters of requests, and the error responses.
 
 #[cfg(feature = "store")]
 use std::error::Error;
@@ -12,11 +12,11 @@ use serde::Serialize;
 use crate::api::{AddResult, Failure, Named};
 use crate::keys::from_base64;
 
-/// An error response.
+/// An error response: its status, its body and at most one additional header.
 #[derive(Debug)]
 pub(crate) struct Problem {
     failure: Box<Failure>,
-    /// The number of keys that were certainly changed before the error.
+    /// The number of keys that are known to be changed in spite of the error.
     pub(crate) changed: usize,
     status: StatusCode,
     header: Option<(HeaderName, HeaderValue)>,
@@ -34,19 +34,21 @@ impl Problem {
         self
     }
 
-    /// Returns the error for too many requests at the same time.
+    /// Returns the error for a request that exceeds a limit on concurrent requests.
     pub(crate) fn busy(error: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; try again later"))
             .with_header(header::RETRY_AFTER, 5)
     }
 
-    /// Returns the error for a queue that delivers no more keys in this process.
+    /// Returns the error for a claim in a process whose queue delivers no more keys.
     pub(crate) fn stopped() -> Self {
-        // Another process may serve the queue soon.
+        // The client should repeat the request soon, because another process may serve the queue
+        // then.
         Self::busy("the queue is shut down in this process").with_header(header::RETRY_AFTER, 1)
     }
 
-    /// Returns the refusal of a change whose number of keys differs from the number that the user has confirmed.
+    /// Returns the error for a change of matching keys, if their number differs too much from
+    /// the confirmed number.
     pub(crate) fn other_count(matched: usize, expected: usize) -> Self {
         let error = format!(
             "{matched} matching keys, but {expected} were confirmed; nothing was changed: confirm again"
@@ -56,14 +58,15 @@ impl Problem {
         problem
     }
 
-    /// Returns an error about a parameter.
+    /// Returns the error for an invalid parameter or field of a request.
     pub(crate) fn parameter(name: &str, error: &str) -> Self {
         let mut problem = Self::new(StatusCode::BAD_REQUEST, format!("{name}: {error}"));
         problem.failure.parameter = Some(name.to_owned());
         problem
     }
 
-    /// Adds the result of each key of an add, because some of the keys may have been added.
+    /// Adds the results for the keys of an add, because some of the keys may have been added in
+    /// spite of the error.
     pub(crate) fn with_results(mut self, results: Vec<Option<AddResult>>) -> Self {
         let unknown = results.iter().filter(|&&result| result == Some(AddResult::Unknown)).count();
         let (added, all) = (results.iter().flatten().count() - unknown, results.len());
@@ -75,13 +78,13 @@ impl Problem {
         self.with_changed(added)
     }
 
-    /// Records the number of keys that were changed before the error.
+    /// Sets the number of keys that are known to be changed in spite of the error.
     pub(crate) const fn with_changed(mut self, changed: usize) -> Self {
         self.changed = changed;
         self
     }
 
-    /// Returns true if the request was wrong, and no key was changed.
+    /// Returns true if the request was refused before it changed any key.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT) && self.changed == 0
     }
@@ -93,19 +96,20 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Returns the error for a key that the queue cannot have.
+/// Returns the error for bytes that no key of the queue can have.
 pub(crate) fn no_key(parameter: &str) -> Problem {
     Problem::parameter(parameter, "not a valid key of this queue")
 }
 
-/// Returns the text of an error and of its cause.
+/// Returns the text of an error, followed by the text of its cause.
 #[cfg(feature = "store")]
 pub(crate) fn with_source(error: impl Error) -> String {
     let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     format!("{error}{cause}")
 }
 
-/// Returns a JSON response. Serialization does not fail for the types of this crate.
+/// Returns a response with `value` as JSON. Serialization does not fail for the types of this
+/// crate.
 pub(crate) fn json(value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
@@ -113,18 +117,20 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
     }
 }
 
-/// The decoded parameters of a query, as bytes: keys need not be text.
+/// The decoded parameters of a query. The values are bytes, because a key need not be text.
 #[derive(Debug)]
 pub(crate) struct Params(Vec<(String, Vec<u8>)>);
 
 impl Params {
-    /// Decodes a query. Only the parameters in `known` are allowed, each once.
+    /// Decodes a query. Returns an error if a parameter is not in `known`, or is given more than
+    /// once.
     pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
         let mut params: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = String::from_utf8_lossy(&decode_value(name)).into_owned();
-            // Unknown parameters are refused, because a misspelled filter would select all keys.
+            // Unknown parameters are refused. Otherwise, a request with a misspelled filter
+            // would select all keys.
             if !known.contains(&&*name) {
                 let known = match known {
                     [] => "this path has no parameters".to_owned(),
@@ -132,7 +138,8 @@ impl Params {
                 };
                 return Err(Problem::parameter(&name, &format!("no such parameter; {known}")));
             }
-            // Repetitions are refused, because a proxy might read the first value, and this server the last.
+            // Repeated parameters are refused, because a proxy might check the first value, and
+            // this server use the last one.
             if params.iter().any(|(other, _)| *other == name) {
                 return Err(Problem::parameter(&name, "given more than once"));
             }
@@ -146,13 +153,14 @@ impl Params {
         Some(value)
     }
 
-    /// Returns the key that `key` or `key_base64` names, and the name of that parameter.
+    /// Returns the key that `key` or `key_base64` contains, and the name of that parameter.
+    /// Returns an error if both are missing.
     pub(crate) fn key_of(&self) -> Result<(&'static str, Vec<u8>), Problem> {
         let missing = || Problem::parameter("key", "missing; pass key or key_base64");
         self.some_key()?.ok_or_else(missing)
     }
 
-    /// Like [`key_of`](Self::key_of); `None` if no key is named.
+    /// Works like [`key_of`](Self::key_of), but returns `None` if both parameters are missing.
     pub(crate) fn some_key(&self) -> Result<Option<(&'static str, Vec<u8>)>, Problem> {
         match (self.value_of("key"), self.value_of("key_base64")) {
             (Some(key), None) => Ok(Some(("key", key.to_vec()))),
@@ -167,7 +175,7 @@ impl Params {
         }
     }
 
-    /// Returns the value of a parameter that is `true` or `false`, as it is by default.
+    /// Returns the value of a parameter that must be `true` or `false`. The default is false.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
         match self.text_of(name)? {
             None | Some("false") => Ok(false),
@@ -176,7 +184,8 @@ impl Params {
         }
     }
 
-    /// Returns a parameter that must be text, or `None` if it is missing or empty.
+    /// Returns the value of a parameter that must be UTF-8. Returns `None` if the parameter is
+    /// missing or empty.
     pub(crate) fn text_of(&self, name: &str) -> Result<Option<&str>, Problem> {
         match self.value_of(name) {
             None | Some([]) => Ok(None),
@@ -187,7 +196,8 @@ impl Params {
         }
     }
 
-    /// Returns the value that a parameter names, or `None` if it is missing or empty.
+    /// Returns the value whose name is given by a parameter. Returns `None` if the parameter is
+    /// missing or empty.
     pub(crate) fn named_value<T: Named>(&self, name: &str) -> Result<Option<T>, Problem> {
         let Some(text) = self.text_of(name)? else { return Ok(None) };
         match T::named(text) {
@@ -201,7 +211,7 @@ impl Params {
         }
     }
 
-    /// Returns `limit`: 100 by default, and at most `most`.
+    /// Returns the value of `limit`, which must be between 1 and `most`. The default is 100.
     pub(crate) fn limit_of(&self, most: usize) -> Result<usize, Problem> {
         match self.text_of("limit")?.map(str::parse) {
             None => Ok(100),
@@ -213,7 +223,8 @@ impl Params {
         }
     }
 
-    /// Returns the column that `sort` names, and true if `order` is `desc`.
+    /// Returns the column whose name is in `sort`. Also returns true if `order` is `desc`.
+    /// Returns `None` if `sort` is missing.
     pub(crate) fn sort_of<C: Named>(&self) -> Result<Option<(C, bool)>, Problem> {
         let descends = match self.text_of("order")? {
             None | Some("asc") => false,
@@ -229,7 +240,7 @@ impl Params {
 }
 
 fn decode_value(text: &str) -> Vec<u8> {
-    // A form encodes a space as `+`.
+    // In the encoding of forms, `+` represents a space.
     percent_decode(text.replace('+', " ").as_bytes()).collect()
 }
 

@@ -1,4 +1,5 @@
-//! The site of all queues of a store: a table of the queues, and the site of each queue below `queues/NAME/`.
+//! The site of all queues of a store. It has a page with a table of the queues, and the site of
+//! each queue below `queues/NAME/`.
 
 use std::cmp::Ordering;
 use std::sync::{Arc, Weak};
@@ -31,14 +32,15 @@ use crate::time::{seconds, unix_time};
 
 /// The largest `limit` of the list of queues.
 const MOST_QUEUES: usize = 10_000;
-/// The time for which a list waits for numbers. The next list contains later numbers.
+/// The maximum time for which the response with the table waits for new numbers. The reads
+/// continue, so that a later response contains the numbers.
 const SOON: Duration = Duration::from_millis(500);
-/// The time for which metrics wait for the numbers of queues that are new to this process.
+/// The maximum time for which the response with the metrics waits for numbers.
 const PATIENCE_FOR_METRICS: Duration = Duration::from_secs(5);
-/// The characters of a name that are encoded in a path.
+/// The characters of a queue's name that are percent-encoded in its path.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// All queues of a store, and the settings of their sites.
+/// The state of the site of all queues of a store.
 pub(crate) struct Queues {
     pub(crate) frame: Frame,
     pub(crate) ended: watch::Sender<bool>,
@@ -77,10 +79,11 @@ impl Queues {
         self.open.close_all();
     }
 
-    /// Starts the site of a queue.
+    /// Starts the site of one queue.
     fn make_site(&self, queue: Queue) -> (Arc<SiteState>, Router) {
         let stored = Stored::new(queue, Arc::clone(&self.detail), self.history.clone());
-        // Without a title, the site uses the name of the queue.
+        // The title of the table does not apply to the queue, whose site uses the name of the
+        // queue instead.
         let frame = Frame { title: None, ..self.frame.clone() };
         let site = SiteState::start(Box::new(stored), frame, Some(self.limits.clone()));
         (Arc::clone(&site), routes::router(site))
@@ -95,7 +98,7 @@ impl Queues {
     }
 }
 
-/// Closes unused queues from time to time, until the site has ended.
+/// Closes unused queues every [`EVERY`], until the site is shut down or dropped.
 async fn keep_closing(queues: Weak<Queues>) {
     let mut interval = tokio::time::interval(EVERY);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -125,7 +128,7 @@ pub(crate) fn router(queues: Arc<Queues>) -> Router {
         .with_state(queues)
 }
 
-/// The routes on the connections that are reserved for probes.
+/// Returns the routes that are served on the connections reserved for probes.
 pub(crate) fn probe_router(queues: Arc<Queues>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
@@ -139,7 +142,8 @@ async fn guard_request(State(queues): Site, request: Request, next: Next) -> Res
     let access = &queues.frame.access;
     let checked = check_origin(&queues.frame.settings.hosts, &request);
     let checked = checked.and_then(|()| match split_path(request.uri().path()) {
-        // The token is checked here too, because the queue is opened before its site checks the token.
+        // The token of an action is also checked before the queue is opened, so that a client
+        // without a token cannot open queues.
         Some((_, path)) => {
             let is_action = access.permits_actions() && is_action(path);
             check_access(access, is_action, path, &request)?;
@@ -150,7 +154,8 @@ async fn guard_request(State(queues): Site, request: Request, next: Next) -> Res
     run_guarded(checked, request, next).await
 }
 
-/// Splits a path below `/queues/` into the encoded name of the queue and the path in its site.
+/// Splits a path below `/queues/`. Returns the percent-encoded name of the queue, and the path
+/// relative to the queue's site.
 fn split_path(path: &str) -> Option<(&str, &str)> {
     let below = path.strip_prefix("/queues/")?;
     Some(below.find('/').map_or((below, "/"), |slash| below.split_at(slash)))
@@ -162,14 +167,16 @@ async fn serve_page(State(queues): Site, OriginalUri(uri): OriginalUri) -> Respo
         include_str!("../assets/queues.html")
             .replace("{hint}", &html_escaped(&hint))
             .replace("{beside}", &html_escaped(&path_beside(&uri)))
-            // The title is inserted last, because it may look like a placeholder.
+            // The title is inserted last. If it contains a text such as `{hint}`, the other
+            // replacements must not change it.
             .replace("{title}", &html_escaped(queues.title())),
     )
 }
 
 async fn metrics(State(queues): Site, headers: HeaderMap) -> Result<Response, Problem> {
     if queues.frame.settings.registry.is_some() {
-        // A timeout is ignored, because the metrics of the open queues are still useful.
+        // The result is ignored. If the reads are not complete in time, the response contains the
+        // last numbers.
         let _ = queues.open.look(PATIENCE_FOR_METRICS, true).await;
     }
     write_metrics(&queues.frame.settings, &headers)
@@ -183,7 +190,7 @@ async fn readyz(State(queues): Site) -> Probe {
     readiness_of(&queues.frame.settings, queues.status().await)
 }
 
-/// Passes a request below `queues/NAME/` to the site of the queue.
+/// Passes a request below `queues/NAME/` to the site of that queue.
 async fn serve_queue(State(queues): Site, mut request: Request) -> Result<Response, Problem> {
     let no_path = || Problem::new(StatusCode::NOT_FOUND, SEVERAL_QUEUES);
     if *queues.ended.borrow() {
@@ -203,7 +210,7 @@ async fn serve_queue(State(queues): Site, mut request: Request) -> Result<Respon
 
 // --- The table ---------------------------------------------------------------------------------
 
-/// A value that the list can be sorted by, with its name in the API.
+/// A column by which the table of queues can be sorted, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum QueueColumn {
     Name,
@@ -233,7 +240,7 @@ impl Named for QueueColumn {
 
 impl QueueColumn {
     fn compare(self, a: &QueueRow, b: &QueueRow) -> Ordering {
-        // Unknown numbers sort before all others.
+        // A queue whose number is unknown is before all others.
         let by_number = |number: fn(&QueueRow) -> Option<u64>| number(a).cmp(&number(b));
         let by_fraction = |fraction: fn(&QueueRow) -> Option<f64>| {
             let of = |row| fraction(row).unwrap_or(-1.0);
@@ -268,7 +275,8 @@ async fn list_queues(State(queues): Site, RawQuery(query): RawQuery) -> Result<R
 impl QueueRow {
     fn new(info: &QueueInfo, numbers: Numbers) -> Self {
         let Numbers { counts, work, error, .. } = numbers;
-        // After an error, numbers are omitted, because old numbers must not look current.
+        // If the last read failed, the numbers are omitted, because old numbers must not look
+        // current.
         let (counts, work) = if error.is_none() { (counts, work) } else { (None, None) };
         let (counts, at) = counts.unzip();
         let hour = work.as_ref().map(|work| &work.hour);

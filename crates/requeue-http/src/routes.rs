@@ -1,4 +1,4 @@
-//! The routes of a site.
+//! The routes of the site of one queue, and the checks that each request must pass.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,10 +33,10 @@ use crate::time::unix_time;
 use crate::work;
 
 type Site = State<Arc<SiteState>>;
-/// The answer to a probe.
+/// The status and the text of the response to a probe.
 pub(crate) type Probe = (StatusCode, &'static str);
 
-/// The routes of a site with a token.
+/// Returns the routes of the actions. Only a site with a token that permits actions has them.
 fn action_routes() -> Router<Arc<SiteState>> {
     let mut router = Router::new()
         .route("/api/v1/count", get(actions::count_keys))
@@ -68,7 +68,7 @@ fn action_routes() -> Router<Arc<SiteState>> {
     router
 }
 
-/// The files that the page of a queue and the page of all queues load.
+/// Returns the routes of the files that the page of one queue and the page of all queues load.
 pub(crate) fn shared_files<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/api/v1/openapi.json", get(|| asset(JSON, include_str!("../assets/openapi.json"))))
@@ -127,7 +127,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .with_state(site)
 }
 
-/// The routes on the connections that are reserved for probes.
+/// Returns the routes that are served on the connections reserved for probes.
 pub(crate) fn probe_router(site: Arc<SiteState>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
@@ -139,7 +139,7 @@ pub(crate) fn probe_router(site: Arc<SiteState>) -> Router {
 
 // --- Access -------------------------------------------------------------------------
 
-/// The delay of a response to a client that has sent too many wrong tokens.
+/// The delay before the response to a client that has sent too many wrong tokens.
 const REFUSAL_DELAY: Duration = Duration::from_millis(100);
 /// The security headers of every response.
 const HEADERS: [(HeaderName, &str); 7] = [
@@ -163,7 +163,7 @@ async fn guard_request(State(site): Site, request: Request, next: Next) -> Respo
     run_guarded(access, request, next).await
 }
 
-/// Answers the request, or refuses it if `access` is an error.
+/// Passes the request to its handler, or refuses it if `access` is an error.
 pub(crate) async fn run_guarded(
     access: Result<(), Problem>,
     request: Request,
@@ -174,24 +174,26 @@ pub(crate) async fn run_guarded(
         Ok(()) => next.run(request).await,
     };
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
-        // A client that repeats its request immediately would otherwise take the processor from other clients.
+        // Without the delay, a client that repeats its requests immediately would take much
+        // processor time.
         tokio::time::sleep(REFUSAL_DELAY).await;
     }
-    // Error responses also contain these headers, because their pages must not be framed.
+    // Error responses also need these headers, because another site must not show them in a frame.
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
 }
 
-/// Returns the refusal of a request to another host, or from another site.
+/// Returns an error if the request names a host that is not allowed, or if a page of another site
+/// sent it.
 pub(crate) fn check_origin(allowed: &Hosts, request: &Request) -> Result<(), Problem> {
-    // All hosts are checked, including the host in the URI, because a proxy and this server must not choose different
-    // hosts.
+    // The host in the URI and all `Host` headers are checked. Otherwise, a proxy could use one of
+    // them, and this server another.
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
-    // Browsers always send a host, so a request without a host is allowed.
+    // A request without a host is allowed, because it does not come from a browser.
     if let Some(host) = hosts.find(|host| !allowed.is_allowed(host)) {
         let error =
             format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
@@ -204,8 +206,9 @@ pub(crate) fn check_origin(allowed: &Hosts, request: &Request) -> Result<(), Pro
     Ok(())
 }
 
-/// Returns the refusal of a method that does not fit the path, or of a read without the token that reads need. Actions
-/// check their tokens themselves. `path` is the path in the site of the queue.
+/// Returns an error if the method does not fit the path, or if a read lacks the token that reads
+/// need. The handlers of actions check their tokens themselves. `path` is relative to the site of
+/// the queue.
 pub(crate) fn check_access(
     access: &Access,
     is_action: bool,
@@ -226,14 +229,15 @@ pub(crate) fn check_access(
 
 /// Returns true if a page of another site sent the request.
 ///
-/// Such a page cannot read the response, but could measure its duration and thus find out which keys exist. Links to
-/// the dashboard are allowed from all sites, but links to the API are not.
+/// That page cannot read the response. However, it could measure the time of the response, and thus
+/// find out which keys exist. Links from other sites to the dashboard are allowed. Links from other
+/// sites to the API are refused.
 fn is_foreign(request: &Request) -> bool {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
     let is_link = header("sec-fetch-mode") == Some("navigate")
         && header("sec-fetch-dest") == Some("document")
         && !request.uri().path().starts_with("/api/");
-    // Clients that are not browsers do not send this header.
+    // Only browsers send this header.
     let sites = request.headers().get_all("sec-fetch-site");
     !sites.iter().all(|site| site == "same-origin" || site == "none") && !is_link
 }
@@ -248,18 +252,20 @@ pub(crate) async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Returns the path of the files that belong to a page, relative to the address of the page.
+/// Returns the path of the directory that contains the files of a page. The path is relative to the
+/// address of the page.
 pub(crate) fn path_beside(page: &Uri) -> String {
-    // If the address does not end in a slash, relative links would be one level too high.
+    // If the address does not end with a slash, relative links begin one level too high. They must
+    // then begin with the last part of the address.
     match page.path().rsplit_once('/') {
-        // Without `./`, the text before a colon would be a scheme.
+        // Without `./`, a browser would read the text before a colon as the scheme of a URL.
         Some((_, last)) if last.contains(':') => format!("./{last}/"),
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
     }
 }
 
-/// Returns the example of a page without keys.
+/// Returns the example of an add that a page without keys shows.
 pub(crate) fn hint_for(settings: &Settings, queue: &str) -> String {
     settings.hint.as_deref().unwrap_or("queue.add(key);").replace("{queue}", queue)
 }
@@ -284,7 +290,8 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
         .replace("{no-all}", hidden(site.is_below))
         .replace("{hint}", &html_escaped(&hint))
         .replace("{beside}", &html_escaped(&beside))
-        // The title is inserted last, because it may look like a placeholder.
+        // The title is inserted last. If it contains a text such as `{hint}`, the other
+        // replacements must not change it.
         .replace("{title}", &html_escaped(&site.title));
     html_page(html)
 }
@@ -342,7 +349,8 @@ pub(crate) fn readiness_of(settings: &Settings, status: Status) -> Probe {
     match status {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
-        // The check `ready`, which is user code, is called last, because other states of the queue make it unnecessary.
+        // The check `ready` is a function of the user. It is called last, so that it is not called
+        // if the status of the queue already decides the response.
         _ if !(settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
@@ -394,11 +402,11 @@ async fn show_activity(State(site): Site, RawQuery(query): RawQuery) -> Result<R
     Ok(json(&site.source.read_activity(since, parts).await?))
 }
 
-/// The default of `since`.
+/// The default value of `since`.
 const HOUR: Duration = Duration::from_secs(3_600);
-/// The largest `since`, in seconds. A store removes older numbers.
+/// The largest value of `since`, in seconds. A store deletes older numbers.
 const WEEK: u64 = 7 * 24 * 3_600;
-/// The number of minutes in a week.
+/// The maximum number of parts: the number of minutes in a week.
 const MOST_MINUTES: usize = 7 * 24 * 60;
 
 async fn stream_events(State(site): Site) -> Result<Response, Problem> {
@@ -408,7 +416,8 @@ async fn stream_events(State(site): Site) -> Result<Response, Problem> {
 }
 
 async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    // The turn is taken before the parsing, so that a flood of searches is refused at the lowest cost.
+    // The turn is taken before the parameters are parsed, so that the refusal of too many searches
+    // costs little.
     let _turn = site.take_turn().await?;
     let known = ["state", "q", "failed", "error", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;
@@ -434,7 +443,7 @@ async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Respo
     }))
 }
 
-/// The largest `limit` of a list, and of a sorted list.
+/// The largest `limit` of a list without `sort`, and with `sort`.
 const MOST_ROWS: usize = 256;
 const MOST_SORTED: usize = 1_000;
 
@@ -459,7 +468,8 @@ async fn show_timeline(State(site): Site, RawQuery(query): RawQuery) -> Result<R
             return Err(Problem::parameter("since", error));
         }
     };
-    // The request takes a turn if all recorded events must be read.
+    // If the queue records events, the request must read all of them. It therefore waits for its
+    // turn.
     let _turn = match site.source.may_record() {
         true => Some(site.take_turn().await?),
         false => None,
@@ -485,7 +495,8 @@ mod tests {
         }
     }
 
-    /// The routes of this file, except the routes of the dashboard's files.
+    /// The routes of this file must be described. The routes of the dashboard's files are
+    /// exceptions.
     #[test]
     fn the_description_has_all_routes() {
         let doc: Value = serde_json::from_str(include_str!("../assets/openapi.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Keys as the API shows them.
+//! Converts keys and runs to the rows that the API shows.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,8 @@ use crate::history::Past;
 use crate::keys::{SHOWN, escape_key, to_base64};
 use crate::time::{seconds, unix_time};
 
-/// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
+/// Additional properties of a key, which the function of
+/// [`Builder::detail`](crate::Builder::detail) returns.
 ///
 /// # Examples
 ///
@@ -31,19 +32,20 @@ pub struct Detail {
 }
 
 impl Detail {
-    /// Returns a detail without properties.
+    /// Creates a value without properties.
     pub const fn new() -> Self {
         Self { attempt: None, why: None, fields: Vec::new() }
     }
 
-    /// Sets the number of the attempt, from 1. This number replaces that of the queue.
+    /// Sets the number of the attempt, beginning with 1. It replaces the number that the queue has
+    /// counted.
     pub const fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = Some(attempt);
         self
     }
 
-    /// Sets a reason why the key waits, if the queue does not know it. The dashboard shows this reason after the
-    /// queue's reason.
+    /// Sets a reason why the key waits that only the program knows. The dashboard shows it after
+    /// the reason of the queue.
     ///
     /// ```
     /// use requeue_http::Detail;
@@ -55,7 +57,8 @@ impl Detail {
         self
     }
 
-    /// Adds a property. `name` should be one or two words.
+    /// Adds a property, which the dashboard shows as `name` and `value`. The name should consist of
+    /// one or two words.
     pub fn field(mut self, name: impl Into<Cow<'static, str>>, value: impl ToString) -> Self {
         self.fields.push((name.into(), value.to_string()));
         self
@@ -73,7 +76,7 @@ impl State {
         }
     }
 
-    /// Returns the state of a key in a store.
+    /// Converts the state of a key in a store.
     #[cfg(feature = "store")]
     pub const fn stored(state: requeue_store::State) -> Self {
         use requeue_store::State as Stored;
@@ -82,7 +85,7 @@ impl State {
             Stored::InFlight => Self::Running,
             Stored::Parked => Self::Parked,
             Stored::Damaged => Self::Damaged,
-            // Only `Waiting` remains.
+            // The other states are `Waiting`, and states that this version does not know.
             _ => Self::Waiting,
         }
     }
@@ -96,7 +99,7 @@ impl KeyPage {
 
 #[cfg(feature = "store")]
 impl PastRun {
-    /// Returns the failed runs of a key in a store.
+    /// Converts the failed runs of a key in a store.
     #[must_use]
     pub fn of_attempts(
         entry: &requeue_store::Entry,
@@ -110,7 +113,7 @@ impl PastRun {
         attempts.into_iter().map(run).collect()
     }
 
-    /// `is_last` is true if the key was parked after the run.
+    /// Converts one failed run. `is_last` is true if the key was parked after it.
     fn of_attempt(attempt: requeue_store::Attempt, is_last: bool) -> Self {
         Self {
             at: unix_time() - seconds(attempt.ended),
@@ -126,8 +129,8 @@ impl PastRun {
 }
 
 impl Row {
-    /// Returns the row of a key that is not in the queue but has a known past. `cut_short` explains a key whose last run
-    /// failed and that is not parked.
+    /// Returns the row of a key that the queue does not have, but the history does. `cut_short`
+    /// explains a key that is not parked although its last run failed.
     pub(crate) fn of_past(bytes: &[u8], past: &Past, detail: Detail, cut_short: &str) -> Self {
         let (key, key_base64) = shown_key(bytes);
         let parked_for = past.parked_for();
@@ -153,7 +156,7 @@ impl Row {
         row
     }
 
-    /// Adds the reasons of the run in flight or of the pending run.
+    /// Appends the reasons for the run in flight, or for the pending run, to the explanation.
     pub(crate) fn note_reasons(&mut self, reasons: &Reasons) {
         if !reasons.is_empty() {
             let reasons = format!("added for {}", describe_reasons(reasons));
@@ -161,7 +164,7 @@ impl Row {
         }
     }
 
-    /// Sets the last failure.
+    /// Sets the error and the time of the last failed run.
     pub(crate) fn note_failed(&mut self, run: Option<&PastRun>) {
         self.error = run.and_then(|run| run.error.clone());
         self.last_failure = run.map(|run| (unix_time() - run.at).max(0.0));
@@ -193,14 +196,15 @@ impl Row {
     }
 }
 
-/// Returns the time at which a waiting key becomes ready, because it is due or its pace permits the run.
+/// Returns the time at which a waiting key becomes ready: the end of the wait for its pace, or else
+/// its due time.
 pub(crate) fn next_due<K>(entry: &Entry<K>, now: Time) -> Option<Time> {
     entry.waits_for_pace(now).map(|(_, until)| until).or(entry.due)
 }
 
 #[cfg(feature = "store")]
 impl Row {
-    /// Returns the row of a key that is not in the queue.
+    /// Returns the row of a key that the queue does not have.
     pub(crate) fn of_missing(bytes: &[u8]) -> Self {
         let (key, key_base64) = shown_key(bytes);
         Self {
@@ -212,7 +216,7 @@ impl Row {
         }
     }
 
-    /// Adds the next time of the key's schedule.
+    /// Appends the time at which the key's schedule adds it again to the explanation.
     pub(crate) fn note_schedule(&mut self, schedule: &requeue_store::ScheduleInfo) {
         self.why = with_reason(std::mem::take(&mut self.why), Some(schedule.explain()));
         if self.state == State::Idle {
@@ -220,7 +224,8 @@ impl Row {
         }
     }
 
-    /// `explained` is the explanation by the queue, which contains more information than the entry.
+    /// Returns the row of a key in a store. `explained` is the queue's explanation of the state,
+    /// which replaces the shorter explanation of the entry.
     pub(crate) fn of_stored(
         entry: &requeue_store::Entry,
         explained: Option<String>,
@@ -230,7 +235,8 @@ impl Row {
         if let Some(token) = entry.fencing_token {
             detail = detail.field("fencing_token", token);
         }
-        // Times and the error are separate properties, so the reason must not repeat them.
+        // The worker, the group and the error are separate properties, so the explanation must not
+        // repeat them.
         let mut unnamed = entry.clone();
         if let Some(worker) = unnamed.worker.take() {
             detail = detail.field("worker", escape_key(worker.as_bytes()));
@@ -250,7 +256,7 @@ impl Row {
             due_in: entry.due.map(seconds),
             lease_in: entry.lease.map(seconds),
             attempt: detail.attempt.unwrap_or_else(|| {
-                // A parked key has no next attempt.
+                // A parked key has no next attempt, so its last attempt is shown.
                 let next = u32::from(entry.state != requeue_store::State::Parked);
                 entry.failures.saturating_add(next)
             }),
@@ -265,7 +271,7 @@ impl Row {
     }
 }
 
-/// Returns the queue's reason why a key waits, followed by the program's reason.
+/// Returns the queue's explanation, followed by the reason of the program, if there is one.
 fn with_reason(mut why: String, reason: Option<String>) -> String {
     if let Some(reason) = reason {
         why.push_str("; ");
@@ -274,7 +280,7 @@ fn with_reason(mut why: String, reason: Option<String>) -> String {
     why
 }
 
-/// Returns a key as text, and also in base64 if it is not too long.
+/// Returns a key as text. Also returns it in base64, if it is at most [`SHOWN`] bytes long.
 pub(crate) fn shown_key(key: &[u8]) -> (String, Option<String>) {
     let is_whole = key.len() <= SHOWN;
     let mut text = escape_key(&key[..key.len().min(SHOWN)]).into_owned();

@@ -1,4 +1,4 @@
-//! The samples of the queue: one per second, for the last 15 minutes.
+//! The samples of a queue in the last 15 minutes, one per second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::api::{LastMinute, Rates, Sample};
 use crate::source::Gauges;
 use crate::time::{seconds, unix_time};
 
-/// The number of samples that are kept: 15 minutes.
+/// The number of samples that are kept. At one sample per second, this is 15 minutes.
 const KEPT: usize = 900;
 
 impl LastMinute {
@@ -61,20 +61,22 @@ impl Sample {
     }
 }
 
-/// The last samples, the oldest first.
+/// The last samples of a queue, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     samples: Mutex<VecDeque<Sample>>,
-    /// The histograms of the last minute at intervals of [`STEP`], the oldest first.
+    /// The histograms at intervals of [`STEP`] in the last minute, the oldest first. Each has
+    /// the time at which it was stored.
     times: Mutex<VecDeque<(Instant, Times)>>,
 }
 
-/// The time between two histograms that are kept, and the time for which they are kept.
+/// The time between two stored histograms, and the period that the stored histograms cover.
 const STEP: Duration = Duration::from_secs(5);
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Samples {
-    /// Returns the durations of the last minute, or since the start of the site.
+    /// Returns the mean and the quantiles of the times in the last minute. If the site is
+    /// younger than a minute, the period begins with its start.
     pub(crate) fn last_minute(&self, gauges: &Gauges) -> LastMinute {
         if !gauges.keeps_times {
             return LastMinute::default();
@@ -95,7 +97,8 @@ impl Samples {
 
     pub(crate) fn push(&self, sample: Sample) {
         let mut samples = self.samples.lock();
-        // The oldest sample is removed before the push, so that the allocation does not grow.
+        // The oldest sample is removed before the new one is inserted, so that the allocation
+        // does not grow.
         if samples.len() == KEPT {
             samples.pop_front();
         }
@@ -106,7 +109,7 @@ impl Samples {
         self.samples.lock().iter().copied().collect()
     }
 
-    /// Returns the rates over the last ten seconds.
+    /// Returns the numbers of events per second, averaged over the last ten seconds.
     pub(crate) fn rates(&self) -> Rates {
         let samples = self.samples.lock();
         let Some(last) = samples.back() else { return Rates::default() };
@@ -127,11 +130,12 @@ impl Samples {
     }
 }
 
-/// Returns the samples by column, so that the JSON contains each name only once.
+/// Converts samples to one list of values for each field, so that the JSON contains the name
+/// of each field only once.
 pub(crate) fn columns(samples: &[Sample]) -> BTreeMap<String, Vec<Value>> {
     let fields = |sample: &Sample| match serde_json::to_value(sample) {
         Ok(Value::Object(fields)) => fields,
-        // This case is not reached, because a sample is an object of numbers.
+        // This case does not occur, because a sample is serialized as an object.
         _ => Map::new(),
     };
     let empty = fields(&Sample::default()).into_iter().map(|(name, _)| (name, Vec::new()));
@@ -186,7 +190,7 @@ mod tests {
             samples.push(sample(f64::from(second), 17));
         }
         assert_eq!(samples.rates().runs, 0.0);
-        // The clock goes back.
+        // The clock was set back, so no rate can be computed.
         samples.push(sample(3.0, 20));
         assert_eq!(samples.rates().runs, 0.0);
     }

@@ -1,4 +1,4 @@
-//! The schedules of a queue in a store: their list, and the actions that change them.
+//! The requests about the schedules of a queue in a store: the list, and the actions.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery};
 use crate::state::SiteState;
 
-/// The maximum number of schedules that are read for one request, and the largest `limit`.
+/// The maximum number of schedules that one request reads, and the largest value of
+/// `limit`.
 const MOST_SCHEDULES: usize = 10_000;
 
 type Site = State<Arc<SiteState>>;
 
-/// A value that a list of schedules can be sorted by, with its name in the API.
+/// A column by which the list of schedules can be sorted, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ScheduleColumn {
     Key,
@@ -41,12 +42,12 @@ impl ScheduleColumn {
     }
 }
 
-/// Lists schedules, by key or in another order.
+/// Returns the schedules, sorted by key or by another column.
 pub(crate) async fn list_schedules(
     State(site): Site,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    // The request needs a turn, because some stores read all schedules.
+    // The request waits for its turn, because some stores read all schedules.
     let _turn = site.take_turn().await?;
     let query = TableQuery::<ScheduleColumn>::parse(query.as_deref(), MOST_SCHEDULES)?;
     let read = site.source.read_schedules(MOST_SCHEDULES).await?;
@@ -77,7 +78,8 @@ pub(crate) async fn change_schedule(
     Ok(json(&ScheduleChanged { changed }))
 }
 
-/// Refuses fields that the action would ignore, and a request without a required field.
+/// Returns an error if the request contains a field that the action does not use, or lacks
+/// a field that the action requires.
 fn check_change(action: ScheduleAction, change: &ScheduleChange) -> Result<(), Problem> {
     let ScheduleChange { key: _, key_base64: _, spec, zone, priority, group } = change;
     if action == ScheduleAction::Add {

@@ -1,4 +1,4 @@
-//! Tables of the embedding program on the dashboard.
+//! The tables that the embedding program adds to the dashboard.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,9 +7,11 @@ use serde::Serialize;
 
 pub(crate) type MakeSection = Box<dyn Fn() -> Option<Section> + Send + Sync>;
 
-/// A table of the embedding program, for [`Builder::section`](crate::Builder::section).
+/// A table that the embedding program shows on the dashboard: see
+/// [`Builder::section`](crate::Builder::section).
 ///
-/// A row with fewer cells than columns is filled with empty cells. Cells beyond the columns are not shown.
+/// If a row has fewer cells than the table has columns, empty cells are added. If it has more, the
+/// additional cells are dropped.
 ///
 /// # Examples
 ///
@@ -27,7 +29,8 @@ pub struct Section {
 }
 
 impl Section {
-    /// Creates a table without rows. `title` and the names of the columns should be one to three words.
+    /// Creates a table without rows. `title` and each name in `columns` should consist of one to
+    /// three words.
     pub fn new<C: Into<Cow<'static, str>>>(
         title: impl Into<Cow<'static, str>>,
         columns: impl IntoIterator<Item = C>,
@@ -36,7 +39,7 @@ impl Section {
         Self { title: title.into(), columns, rows: Vec::new() }
     }
 
-    /// Adds a row.
+    /// Adds a row below the existing rows.
     pub fn row<C: ToString>(mut self, cells: impl IntoIterator<Item = C>) -> Self {
         let mut row: Vec<_> = cells.into_iter().map(|cell| cell.to_string()).collect();
         row.resize(self.columns.len(), String::new());
@@ -45,9 +48,11 @@ impl Section {
     }
 }
 
-/// Reads all sections. If the function of a section panics, the section is omitted.
+/// Calls the functions of all sections, and returns their tables. If a function panics, its table
+/// is omitted.
 pub(crate) fn read_sections(all: &[MakeSection]) -> Vec<Section> {
-    // The functions are user code. A panic in one of them must not hide the other tables.
+    // The functions belong to the user. If one of them panics, the other tables must still be
+    // shown.
     let read = |make: &MakeSection| catch_unwind(AssertUnwindSafe(make)).ok().flatten();
     all.iter().filter_map(read).collect()
 }

@@ -1,5 +1,5 @@
-//! Serves connections within limits, so that silent, slow or many clients cannot use up the file descriptors or the
-//! memory of the program.
+//! Serves connections within limits. Clients that are silent, slow or numerous therefore cannot use
+//! up the file descriptors or the memory of the program.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -25,27 +25,31 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_io_timeout::TimeoutStream;
 
-/// The time limit for the head of a request. The time starts at the end of the previous request. In tests, it is so
-/// long that it never expires.
+/// The time limit for the head of a request. The time starts when the previous request of the
+/// connection ends. In tests, the limit is so long that it never expires.
 const HEAD: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
-/// The maximum time in which a client reads no part of a response.
+/// The maximum time for which a write of a response waits for the client to read.
 const STALL: Duration = Duration::from_secs(30);
-/// The size limit of the head of a request. The limit is enough for a key in which each byte is encoded as four bytes.
+/// The maximum size of the head of a request, in bytes. It is large enough for the longest key in a
+/// query, in which each byte of the key can be encoded as four bytes.
 const HEAD_BYTES: usize = 32 << 10;
 /// The number of connections that are reserved for probes.
 const RESERVED: usize = 8;
-/// The time between two searches for a connection that can be replaced, while all places are taken.
+/// The time between two searches for a connection that can be closed. The server searches only
+/// while the maximum number of connections is open.
 const LOOK: Duration = Duration::from_millis(5);
-/// The number of searches within which a new connection must send a request. After that, another connection can replace
-/// it.
+/// The number of searches after which a new connection without a request counts as silent. A silent
+/// connection can be closed.
 const SILENT_LOOKS: u64 = 4;
 
-/// Serves `router` on at most `most` concurrent connections, until `ended`. If all places are taken, a new connection
-/// replaces the oldest connection that has sent no request, or the oldest idle connection.
+/// Serves `router` on at most `most` concurrent connections, until `ended` is true. If `most`
+/// connections are open, the server closes one of them for a new connection. It closes the oldest
+/// silent connection first, and otherwise the oldest idle connection.
 ///
-/// If all connections are busy, the new connection uses one of [`RESERVED`] places, where `probes` answers one request.
-/// Clients that occupy all connections therefore do not block the probes of an orchestrator. While the reserved places
-/// are also taken, new connections wait in the queue of the system.
+/// If all connections are busy, the new connection uses one of [`RESERVED`] additional places.
+/// There, `probes` answers one request. Clients that occupy all connections therefore cannot block
+/// the probes of an orchestrator. If the additional places are also taken, new connections wait in
+/// the backlog of the operating system.
 pub(crate) async fn serve<L: Listener<Addr: 'static>>(
     listener: L,
     router: Router,
@@ -54,8 +58,8 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
     ended: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
-    // After an error, `accept` logs it, waits a second and tries again. The stream preserves this wait when another
-    // branch of the `select!` completes.
+    // After an error, `accept` logs it, waits for a second and tries again. The stream keeps the
+    // future of `accept`, so the wait continues when another branch of the `select!` completes.
     let mut incoming = pin!(stream::unfold(listener, |mut listener| async move {
         Some((listener.accept().await, listener))
     }));
@@ -65,12 +69,12 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let has_place = all.has_place();
-        // While connections in `all` are too new to be judged, the loop waits for them instead of using a reserved
-        // place.
+        // Some connections in `all` may soon count as silent. The loop then waits for them, instead
+        // of using a reserved place.
         let is_full = !has_place && (all.are_new() || !reserved.has_place());
         let (stream, client) = tokio::select! {
-            // The end is checked first, then the tasks, because a completed task may free a place for the next
-            // connection.
+            // The end is checked first. The tasks are checked second, because a completed task may
+            // free a place for the next connection.
             biased;
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
@@ -81,7 +85,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             }
             Some(accepted) = incoming.next(), if !is_full => accepted,
         };
-        // The result is `None` for a client of a Unix socket.
+        // `client` is `None` if the client is connected to a Unix socket.
         let client = (&client as &dyn Any).downcast_ref::<SocketAddr>().copied();
         let (places, router, keeps_alive) = match has_place {
             true => (&mut all, &router, true),
@@ -96,15 +100,15 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             ended.clone(),
         ));
     }
-    // Each task stops after its response, because it has also been notified of the end.
+    // Each task receives the same end from `ended`, and stops after its response.
     while tasks.join_next().await.is_some() {}
 }
 
-/// A limited number of connections, the oldest first.
+/// The open connections, the oldest first, and their maximum number.
 struct Places {
     most: usize,
     connections: VecDeque<Arc<Connection>>,
-    /// The number of searches for a connection that can be replaced.
+    /// The number of searches for a connection that can be closed, since the start of the server.
     looks: u64,
 }
 
@@ -113,14 +117,17 @@ impl Places {
         Self { most, connections: VecDeque::new(), looks: 0 }
     }
 
-    /// Returns true if a place is free, or has a connection that can be closed.
+    /// Returns true if a new connection can be accepted: a place is free, or a connection can be
+    /// closed.
     fn has_place(&mut self) -> bool {
-        // The task of a connection holds the other reference, and drops it when it stops.
+        // The task of a connection holds a second reference, and drops it when it stops. A
+        // connection with one reference is therefore closed.
         self.connections.retain(|connection| Arc::strong_count(connection) > 1);
         self.connections.len() < self.most || self.find_replaceable().is_some()
     }
 
-    /// Returns true if at least [`RESERVED`] connections, or all of them, are too new to be judged.
+    /// Returns true if at least [`RESERVED`] connections, or all of them, are new. One of them may then
+    /// soon count as silent.
     fn are_new(&self) -> bool {
         let new = |it: &&Arc<Connection>| !it.has_asked() && !self.is_silent(it);
         self.connections.iter().filter(new).count() >= self.most.min(RESERVED)
@@ -132,18 +139,19 @@ impl Places {
     }
 
     fn find_replaceable(&self) -> Option<usize> {
-        // Silent connections are closed first, because an idle connection belongs to a client that has already sent a
-        // request.
+        // Silent connections are closed before idle connections, because the client of an idle
+        // connection has already sent a request.
         let silent = self.connections.iter().position(|connection| self.is_silent(connection));
         silent.or_else(|| self.connections.iter().position(|connection| connection.is_idle()))
     }
 
-    /// Returns a new connection. If no place is free, closes another connection.
+    /// Returns a new connection. If no place is free, closes another connection first.
     fn new_connection(&mut self) -> Arc<Connection> {
         if self.connections.len() >= self.most
             && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
         {
-            // `notify_one` stores a permit, so that a task that does not wait yet is also notified.
+            // `notify_one` stores a permit. The task of the connection is therefore notified even
+            // if it does not wait yet.
             other.close.notify_one();
         }
         let connection = Arc::new(Connection {
@@ -158,11 +166,11 @@ impl Places {
 }
 
 struct Connection {
-    /// The number of searches before the connection was accepted.
+    /// The value of [`Places::looks`] when the connection was accepted.
     looks: u64,
-    /// True if the connection has sent a request.
+    /// True after the client has sent the first request.
     asked: AtomicBool,
-    /// The number of requests whose responses are incomplete.
+    /// The number of requests whose responses have not been sent completely.
     requests: AtomicUsize,
     close: Notify,
 }
@@ -172,7 +180,7 @@ impl Connection {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Returns true if all requests of the connection were answered.
+    /// Returns true if the client has sent requests, and all of them were answered.
     fn is_idle(&self) -> bool {
         self.has_asked() && self.requests.load(Ordering::Relaxed) == 0
     }
@@ -186,11 +194,12 @@ impl Connection {
         mut ended: watch::Receiver<bool>,
     ) {
         let mut stream = TimeoutStream::new(stream);
-        // Without a timeout, a client that reads nothing would keep the response in memory.
+        // Without this timeout, a client that does not read would keep the response in memory
+        // forever.
         stream.set_write_timeout(Some(STALL));
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-            // The request counts as soon as its head has arrived, so that the connection is busy before the router
-            // receives the request.
+            // The request is counted when its head has arrived, so that the connection is busy
+            // before the router receives the request.
             let answered = InFlight::begin_request(&self);
             let mut request = request.map(Body::new);
             if let Some(client) = client {
@@ -199,7 +208,8 @@ impl Connection {
             let response = tower_service::Service::call(&mut router.clone(), request);
             async move {
                 let response = response.await?;
-                // The function is part of the body, so that the request ends when the body is dropped.
+                // The closure owns the count of the request, and is part of the body. The request
+                // therefore ends when the body is dropped.
                 let with_request = move |error: axum::Error| {
                     let _in_flight = &answered;
                     error
@@ -215,10 +225,10 @@ impl Connection {
             .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let mut connection = pin!(connection);
         tokio::select! {
-            // The order is important: a request that has arrived is read first, and is then answered in spite of
-            // `close`.
+            // The branches are polled in this order. A request that has already arrived is
+            // therefore read first, and then answered in spite of `close`.
             biased;
-            // Errors of a client need no report.
+            // The result is ignored, because an error of a client needs no report.
             _ = &mut connection => return,
             () = self.close.notified() => if self.requests.load(Ordering::Relaxed) == 0 { return },
             _ = ended.wait_for(|&ended| ended) => {}
@@ -228,12 +238,12 @@ impl Connection {
     }
 }
 
-/// A request whose response is incomplete.
+/// Counts a request from its head to the end of its response.
 struct InFlight(Arc<Connection>);
 
 impl InFlight {
     fn begin_request(connection: &Arc<Connection>) -> Self {
-        // `Relaxed` suffices, because these values only select a connection to close.
+        // `Relaxed` suffices, because the values only decide which connection is closed.
         connection.asked.store(true, Ordering::Relaxed);
         connection.requests.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(connection))
@@ -260,7 +270,7 @@ mod tests {
 
     const LARGE: usize = 64 << 20;
 
-    /// The paused clock of tokio advances when all tasks wait.
+    /// In these tests, the clock of tokio is paused. It advances when all tasks wait.
     async fn connect(most: usize) -> (TcpStream, watch::Sender<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -291,8 +301,8 @@ mod tests {
         client
     }
 
-    /// Returns the status of the response and the last line. The status is `None` if the connection was closed without
-    /// a response.
+    /// Sends nothing. Returns the status and the last line of the response. The status is `None` if
+    /// the server closed the connection without a response.
     async fn answer(mut client: TcpStream) -> (Option<u16>, String) {
         let mut answer = Vec::new();
         let _ = client.read_to_end(&mut answer).await;
@@ -316,10 +326,11 @@ mod tests {
     async fn a_client_that_does_not_read_is_left() {
         let (mut client, _end) = connect(1).await;
         client.write_all(b"GET /large HTTP/1.1\r\n\r\n").await.unwrap();
-        // The response exceeds the buffers of the system, so that the server waits.
+        // The response is larger than the buffers of the operating system, so the server must wait
+        // for the client.
         tokio::time::sleep(STALL * 10).await;
         let mut answer = Vec::new();
-        // The connection may be reset.
+        // The result is ignored, because the server may reset the connection.
         let _ = client.read_to_end(&mut answer).await;
         assert!((1..LARGE).contains(&answer.len()), "{}", answer.len());
     }
@@ -353,12 +364,13 @@ mod tests {
     async fn probes_are_answered_while_other_clients_have_all_connections() {
         let (mut reader, _end) = connect(2).await;
         let address = reader.peer_addr().unwrap();
-        // Two responses are being sent.
+        // The two connections are busy, because their responses are not complete.
         reader.write_all(b"GET /large HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
         reader.read_exact(&mut [0; 1]).await.unwrap();
         let mut other = send(address, "/large").await;
         other.read_exact(&mut [0; 1]).await.unwrap();
-        // These connections occupy the reserved places, one after the other.
+        // These connections send no request. Each of them occupies a reserved place until a later
+        // connection replaces it.
         let mut silent = Vec::new();
         for _ in 0..2 * RESERVED {
             silent.push(TcpStream::connect(address).await.unwrap());
@@ -368,7 +380,7 @@ mod tests {
             );
             assert_eq!(answer(send(address, "/").await).await, (Some(503), "busy".to_owned()));
         }
-        // The busy connections continue.
+        // The busy connections were not closed: the first response arrives completely.
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).await.unwrap();
         assert!(rest.len() > LARGE);
@@ -381,7 +393,7 @@ mod tests {
         reader.write_all(b"GET /large HTTP/1.1\r\n\r\n").await.unwrap();
         reader.read_exact(&mut [0; 1]).await.unwrap();
         let _silent = TcpStream::connect(address).await.unwrap();
-        // Before a place is free, the reserved places answer.
+        // A reserved place answers with 503 until the silent connection can be closed.
         while answer(send(address, "/").await).await.0 != Some(200) {}
     }
 

@@ -1,4 +1,4 @@
-//! The site of a queue, as a handle: its builder, its router and its servers.
+//! The site of a queue: its builder, its router and its server.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,7 +28,8 @@ use crate::store::Stored;
 
 /// The dashboard, the metrics and the API of a queue.
 ///
-/// Clones are cheap, and share the site. The queue is sampled each second while a handle or a router exists.
+/// A clone is cheap, and is a handle to the same site. The site samples the queue each second while
+/// a handle or a router exists.
 #[derive(Clone)]
 pub struct Site {
     pages: Pages,
@@ -41,11 +42,11 @@ enum Pages {
     All(Arc<Queues>),
 }
 
-/// The time in which clients can read the remaining parts of their responses after the end.
+/// The time after the shutdown in which clients can read the rest of their responses.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Site {
-    /// Returns a builder for a queue whose keys are text or bytes.
+    /// Returns a builder for the site of a queue in memory whose keys are text or bytes.
     pub fn builder<K, S>(queue: Queue<K, S>) -> Builder<K>
     where
         K: ByteKey,
@@ -54,9 +55,11 @@ impl Site {
         Self::builder_with(queue, K::to_bytes, K::from_bytes)
     }
 
-    /// Returns a builder for a queue with keys of any type.
+    /// Returns a builder for the site of a queue in memory with keys of any type.
     ///
-    /// `show` returns the text or bytes of a key, which must be unique. `read` returns the key with these bytes.
+    /// `show` returns the bytes that represent a key, which are usually text. Different keys must
+    /// have different bytes. `read` returns the key with the given bytes, or `None` if no key has
+    /// them.
     ///
     /// # Examples
     ///
@@ -107,15 +110,17 @@ impl Site {
         })
     }
 
-    /// Returns a builder for a queue in a store.
+    /// Returns a builder for the site of a queue in a store.
     ///
-    /// Keys and their numbers cover all processes. Counters, rates, latencies and the status of the queue describe this
-    /// process.
+    /// The keys and their numbers are those of the whole queue. The counters, rates and latencies
+    /// are those of all processes after the site has read them from the store, and those of this
+    /// process before.
     ///
-    /// The numbers are read from the store each second, or less often if the reads take long, so that reads take at
-    /// most about a fifth of the time. The dashboard and the API show the age of the numbers. The store is asked each
-    /// second whether the queue is paused. If the store does not answer within 5 s, `/readyz` returns 503. The keys
-    /// that have run the longest are selected from the first 256 running keys by name.
+    /// A task reads the numbers of keys from the store each second. If these reads are slow, they
+    /// are less frequent, so that they take at most about a fifth of the time. The dashboard and
+    /// the API show the age of the numbers. Another task asks the store each second whether the
+    /// queue is paused. If the store does not answer within 5 s, `/readyz` returns 503. To find the
+    /// keys that have run the longest, the site reads only the first 256 running keys by name.
     ///
     /// # Examples
     ///
@@ -142,17 +147,21 @@ impl Site {
         })
     }
 
-    /// Returns a builder for all queues of a store: a page with a table of the queues, which links to the dashboard of
-    /// each queue.
+    /// Returns a builder for the site of all queues of a store. Its page is a table of the queues,
+    /// with a link to the dashboard of each queue.
     ///
-    /// The dashboard, the API and the probes of a queue are below `queues/NAME/`, where special characters of the name are
-    /// percent-encoded. The table contains new queues after a few seconds, and no longer contains dropped queues.
+    /// The dashboard, the API and the probes of a queue are below the path `queues/NAME/`. Special
+    /// characters of the name are percent-encoded. A new queue is added to the table after a few
+    /// seconds, and a dropped queue is removed from it.
     ///
-    /// `open` sets options of each queue that is opened, such as its metrics. A queue is opened when a client reads
-    /// the table, the metrics, or the page of the queue, and is closed 5 minutes after the last such request. The store
-    /// is not queried after all queues are closed. Numbers are read at most every 2 s, for all clients together.
+    /// `open` sets options of each queue before the site opens it, such as its metrics. The site
+    /// opens a queue when a client requests the table, the metrics, or the page of the queue. It
+    /// closes the queue 5 minutes after the last of these requests. When all queues are closed, the
+    /// site sends no more queries to the store. The site reads the numbers of keys at most every 2
+    /// s, and all clients share them.
     ///
-    /// The settings of the builder apply to the pages of all queues. The title applies to the page with the table.
+    /// The settings of the builder apply to the dashboards of all queues. Only the title applies to
+    /// the page with the table instead.
     ///
     /// # Examples
     ///
@@ -199,7 +208,7 @@ impl Site {
         }
     }
 
-    /// The state of the site of one queue.
+    /// Returns the state of the site of one queue.
     #[cfg(test)]
     pub(crate) fn state(&self) -> &Arc<SiteState> {
         match &self.pages {
@@ -209,9 +218,10 @@ impl Site {
         }
     }
 
-    /// Returns a router with all paths, which can be nested under any path.
+    /// Returns a router with all paths of the site. The router can be nested below any path.
     ///
-    /// With `nest_service`, the dashboard is at `/queue` and `/queue/`; with `nest`, only at `/queue`.
+    /// If the router is nested at `/queue` with `nest_service`, the dashboard is at `/queue` and
+    /// `/queue/`. With `nest`, it is only at `/queue`.
     pub fn router(&self) -> Router {
         match &self.pages {
             Pages::Queue(state) => routes::router(Arc::clone(state)),
@@ -220,24 +230,25 @@ impl Site {
         }
     }
 
-    /// Serves the site on a TCP or Unix socket until its [`shutdown`](Self::shutdown).
+    /// Serves the site on a TCP or Unix socket, until [`shutdown`](Self::shutdown) is called.
     ///
-    /// After the shutdown, clients have one more second to read their responses.
+    /// After the shutdown, clients have one second to read the rest of their responses.
     ///
     /// Limits protect the program from its clients:
     ///
-    /// - the number of [connections](Builder::max_connections);
-    /// - 10 s for the head of a request, even on a connection that is kept alive;
+    /// - the maximum number of [connections](Builder::max_connections);
+    /// - 10 s for the head of a request, also if the connection has had earlier requests;
     /// - 32 KiB for the head of a request;
-    /// - 30 s in which a client reads no part of a response.
+    /// - 30 s in which a client reads no part of its response.
     ///
-    /// A server that mounts the [router](Self::router) must set its own limits.
+    /// If another server mounts the [router](Self::router), that server must set its own limits.
     ///
-    /// The modes of the file of a Unix socket and of its directories determine which users can connect. Requests must
-    /// name an allowed [host](Builder::host), such as `localhost`.
+    /// The permissions of the file of a Unix socket, and of its directories, determine which users
+    /// can connect. Each request must name an allowed [host](Builder::host), such as `localhost`.
     ///
-    /// The limits apply to each client, which is identified by its address. All clients of a listener with another kind
-    /// of address than `std::net::SocketAddr` count as one client.
+    /// The limit on wrong tokens applies to each client, which is identified by its IP address. If
+    /// the addresses of the listener are not of the type `std::net::SocketAddr`, all of its clients
+    /// count as one client.
     ///
     /// # Examples
     ///
@@ -263,11 +274,13 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// Currently returns no error, because the server repeats a failed `accept` after a second.
+    /// The method currently returns no error. If `accept` fails, the server tries again after a
+    /// second.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the listener and all connections. This does not affect the site.
+    /// Dropping the future closes the listener and all connections. The site itself continues, and
+    /// can be served again.
     pub async fn serve<L: Listener<Addr: 'static>>(&self, listener: L) -> io::Result<()> {
         let ended = self.ended().subscribe();
         let mut over = ended.clone();
@@ -281,18 +294,20 @@ impl Site {
         tokio::select! {
             () = server => {}
             () = async {
-                // The sender exists as long as `self`.
+                // The result is ignored, because the sender exists as long as `self`.
                 let _ = over.wait_for(|&ended| ended).await;
-                // The time is limited, because a slow client must not delay the end of the program.
+                // The time is limited, because a slow client must not delay the shutdown of the
+                // program.
                 tokio::time::sleep(GRACE).await;
             } => {}
         }
         Ok(())
     }
 
-    /// Ends the site: notifies open dashboards, makes `/readyz` return 503, and makes [`serve`](Self::serve) return.
+    /// Shuts the site down. Open dashboards receive the event `ended`, `/readyz` returns 503, and
+    /// [`serve`](Self::serve) returns.
     ///
-    /// Call this method at the end of the program. Further calls have no effect.
+    /// Call this method when the program shuts down. Further calls have no effect.
     pub fn shutdown(&self) {
         match &self.pages {
             Pages::Queue(state) => state.end(),

@@ -1,4 +1,4 @@
-//! The trait of sources. A source shows a queue of any kind as rows.
+//! The trait `Source`: a queue of any kind, which a site shows as rows.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -26,25 +26,29 @@ pub(crate) type Show<K> = Box<dyn Fn(&K) -> Cow<'_, [u8]> + Send + Sync>;
 pub(crate) type Read<K> = Box<dyn Fn(&[u8]) -> Option<K> + Send + Sync>;
 pub(crate) type DetailOf<K> = Box<dyn Fn(&K) -> Detail + Send + Sync>;
 
-/// The interface of a queue for the site. Only methods that can take long are asynchronous.
+/// A queue as its site uses it. Only methods that may wait for a store or for many keys are
+/// asynchronous.
 #[async_trait]
 pub(crate) trait Source: Send + Sync {
     fn name(&self) -> Option<&str>;
     fn status(&self) -> Status;
     fn read_gauges(&self) -> Gauges;
-    /// Returns up to `limit` running keys, the longest running key first. Returns no keys if the queue does not keep
-    /// times.
+    /// Returns up to `limit` running keys, the longest running key first. Returns no keys if the
+    /// queue does not keep times.
     fn longest_running(&self, limit: usize) -> Vec<Row>;
     async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem>;
     async fn find_key(&self, key: &[u8]) -> Result<Found, Problem>;
-    /// Returns the past of a key, or `None` if no key can have these bytes.
+    /// Returns the past of a key, or `None` if no key of the queue can have these bytes.
     async fn read_timeline(&self, key: &[u8]) -> Result<Option<Timeline>, Problem>;
-    /// Returns true if the past of a key can contain many events.
+    /// Returns true if the queue may have recorded many events of a key, so that reading its past
+    /// is expensive.
     fn may_record(&self) -> bool {
         false
     }
-    /// Returns the recorded events. `key` is a key that the queue may no longer have, and the parameter that names it. With
-    /// `hash_keys`, the recording has no part of a key. The call blocks.
+    /// Returns the recorded events: of the whole queue, or of one key. `key` contains the
+    /// request's parameter that names the key, and the bytes of the key, which may no longer be
+    /// in the queue. If `hash_keys` is true, the recording contains hashes instead of keys. The
+    /// call blocks the thread.
     fn read_recording(
         &self,
         _key: Option<(&'static str, &[u8])>,
@@ -54,49 +58,55 @@ pub(crate) trait Source: Send + Sync {
                      store keeps";
         Err(Problem::new(StatusCode::NOT_FOUND, error))
     }
-    /// Reads the failing keys, the parked keys first.
+    /// Passes all failing keys to `failures`, the parked keys first, until `failures` is full.
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem>;
-    /// Returns up to `most` selected keys on which `action` has an effect.
+    /// Returns up to `most` keys that `selection` selects and that `action` would change.
     async fn matching_keys(
         &self,
         action: Action,
         selection: &Selection,
         most: usize,
     ) -> Result<Vec<Vec<u8>>, Problem>;
-    /// Changes keys. For each key, the result is true if the key was changed. An error contains the number of keys that
-    /// were certainly changed before it.
+    /// Applies `action` to keys. The result of each key is true if the key was changed. An error
+    /// contains the number of keys that are known to be changed.
     async fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem>;
-    /// Adds keys. Returns the result of each add. If only some keys were added, the error contains the results.
+    /// Adds keys. Returns the result of each add. If only some of the keys were added, the error
+    /// contains their results.
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
-    /// Waits until a key is ready, and claims keys for a worker. If the future is dropped, the keys return to the queue.
+    /// Waits until a key is ready, and claims ready keys for a worker. If the future is dropped,
+    /// the claimed keys return to the queue.
     async fn claim_keys(&self, claim: &Claim) -> Result<Claimed, Problem>;
-    /// Returns true if no key is ready, waiting or in flight.
+    /// Returns true if no key of the queue is ready, waiting or in flight.
     async fn is_empty(&self) -> Result<bool, Problem>;
-    /// Extends leases to `lease` from now.
+    /// Renews the leases of claims, so that they expire after `lease` from now. Returns the
+    /// result for each claim.
     async fn renew_claims(
         &self,
         claims: Vec<Ticket>,
         lease: Duration,
     ) -> Result<Vec<ClaimResult>, Problem>;
-    /// Ends a claim. The call must not be dropped.
+    /// Ends a claim with a success, a failure or a release. The caller must poll the future to
+    /// its end, because a dropped item counts as a failure.
     async fn end_claim(&self, claim: Ticket, ending: Ending) -> ClaimResult;
-    /// Pauses or resumes deliveries.
+    /// Pauses the deliveries of the queue, or resumes them.
     async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
-    /// Records an action of an operator.
+    /// Adds an action of an operator to the list of past actions.
     async fn record_action(&self, action: PastAction) -> Result<(), Problem>;
-    /// Returns the last actions, the newest first.
+    /// Returns the last actions of operators, the newest first.
     async fn last_actions(&self) -> Result<Vec<PastAction>, Problem>;
-    /// Returns the recorded action that paused the queue, at the time of the last read.
+    /// Returns the action that paused the queue, as of the last read of the state, if this action
+    /// was recorded.
     fn last_pause(&self) -> Option<PastAction>;
-    /// Returns true if the queue can have a rate. This does not change after the source is built.
+    /// Returns true if operators can limit the rate of starts of this queue. The value is
+    /// constant.
     fn has_rate(&self) -> bool {
         false
     }
-    /// Returns the last rate that was read.
+    /// Returns the limit on the rate of starts, as of the last read of the state.
     fn rate(&self) -> Option<StartRate> {
         None
     }
-    /// Returns true if the rate permitted no start at that time.
+    /// Returns true if the rate permitted no start at the last read of the state.
     fn at_rate(&self) -> bool {
         false
     }
@@ -104,32 +114,35 @@ pub(crate) trait Source: Send + Sync {
         let error = "this queue has no rate that can be changed; only a queue in a store has one";
         Err(Problem::new(StatusCode::NOT_FOUND, error))
     }
-    /// Returns true if the keys have groups that can be listed. This does not change after the source is built.
+    /// Returns true if the site can list the groups of the queue's keys. The value is constant.
     fn has_groups(&self) -> bool {
         false
     }
-    /// Returns up to `most` groups that have keys or settings, in the order of their names.
+    /// Returns up to `most` groups that have keys or settings, sorted by name.
     async fn read_groups(&self, _most: usize) -> Result<Vec<Group>, Problem> {
         Err(no_groups())
     }
-    /// Returns the work of all processes in the last hour, and the workers that are alive, at the time of the last
-    /// read. Returns `None` if the source has no other processes, or has not read their work.
+    /// Returns the work of all processes in the last hour, and the workers that are alive, as of
+    /// the last read. Returns `None` if the queue is in memory, or if the last read failed.
     fn recent_activity(&self) -> Option<(Tally, Vec<Worker>)> {
         None
     }
-    /// Returns true if the work of all processes is kept. This does not change after the source is built.
+    /// Returns true if the queue keeps the numbers of adds, starts and results per minute. The
+    /// value is constant.
     fn has_activity(&self) -> bool {
         false
     }
-    /// Returns the work of all processes in this period, in at most `most + 1` parts.
+    /// Returns the work of all processes since `since` ago. The period is divided into at most
+    /// `most + 1` parts.
     async fn read_activity(&self, _since: Duration, _most: usize) -> Result<Activity, Problem> {
         Err(no_activity())
     }
-    /// Changes the settings of a group.
+    /// Changes a setting of a group: its limit, its rate, its weight or its pause.
     async fn change_group(&self, _: GroupAction, _: GroupChange) -> Result<(), Problem> {
         Err(no_groups())
     }
-    /// Cancels the keys of a group in this state. `changed` is their number so far.
+    /// Cancels the pending runs of a group's keys in the given state, or in all states. Increases
+    /// `changed` by the number of cancelled keys after each step.
     async fn cancel_group(
         &self,
         _group: String,
@@ -138,11 +151,11 @@ pub(crate) trait Source: Send + Sync {
     ) -> Result<(), Problem> {
         Err(no_groups())
     }
-    /// Returns true if keys can have schedules. This does not change after the source is built.
+    /// Returns true if keys of this queue can have schedules. The value is constant.
     fn has_schedules(&self) -> bool {
         false
     }
-    /// Returns up to `most` schedules, in the order of their keys.
+    /// Returns up to `most` schedules, sorted by key.
     async fn read_schedules(&self, _most: usize) -> Result<Vec<Schedule>, Problem> {
         Err(no_schedules())
     }
@@ -157,7 +170,7 @@ pub(crate) trait Source: Send + Sync {
     }
 }
 
-/// The error for a queue in memory.
+/// Returns the error of a queue in memory, which has no schedules.
 fn no_schedules() -> Problem {
     Problem::new(
         StatusCode::NOT_FOUND,
@@ -165,24 +178,26 @@ fn no_schedules() -> Problem {
     )
 }
 
-/// The error for a queue without groups, or in memory, where the names of groups are not kept.
+/// Returns the error of a queue without groups. It is also the error of a queue in memory, which
+/// does not keep the names of its groups.
 pub(crate) fn no_groups() -> Problem {
     let error = "this queue has no groups; only a queue in a store that was created with groups has a list of them";
     Problem::new(StatusCode::NOT_FOUND, error)
 }
 
-/// Returns the error of a source without activity.
+/// Returns the error of a queue that does not keep numbers per minute.
 pub(crate) fn no_activity() -> Problem {
     let error = "only a queue in a store keeps numbers per minute";
     Problem::new(StatusCode::NOT_FOUND, error)
 }
 
-/// A key to add.
+/// A key that a request adds.
 pub(crate) struct NewKey {
     pub(crate) key: Vec<u8>,
     pub(crate) delay: Option<Duration>,
     pub(crate) priority: i32,
-    /// True to revive a parked key. Only stores can keep a key parked after an add.
+    /// True if the add also revives a parked key. Without this flag, a queue in a store may leave
+    /// the key parked.
     #[cfg_attr(
         not(feature = "store"),
         expect(dead_code, reason = "a queue in memory revives by any add")
@@ -191,7 +206,7 @@ pub(crate) struct NewKey {
     pub(crate) group: Option<String>,
 }
 
-/// A request for keys.
+/// A worker's request to claim keys.
 pub(crate) struct Claim {
     pub(crate) worker: String,
     pub(crate) max: usize,
@@ -199,26 +214,28 @@ pub(crate) struct Claim {
     pub(crate) lease: Duration,
 }
 
-/// The keys of a claim. They return to the queue if the value is dropped before they are handed over.
+/// The claimed keys of a response. If the value is dropped before [`HandOver::hand_over`] is
+/// called, the keys return to the queue.
 pub(crate) struct Claimed {
     pub(crate) keys: Vec<ClaimedKey>,
     pub(crate) held: Box<dyn HandOver>,
 }
 
-/// Keys that a client will hold.
+/// Claimed keys whose response has not been written yet.
 pub(crate) trait HandOver: Send {
-    /// Leaves the keys to the client, whose leases begin now at the latest.
+    /// Leaves the keys to the client that claimed them. Their leases begin at this time or
+    /// earlier.
     fn hand_over(self: Box<Self>);
 }
 
-/// A claim that a request names.
+/// The key and the fencing token of a claim that a request names.
 #[derive(Clone)]
 pub(crate) struct Ticket {
     pub(crate) key: Vec<u8>,
     pub(crate) token: u64,
 }
 
-/// The end of a claim.
+/// The result of a run, with which a worker ends its claim.
 pub(crate) enum Ending {
     Complete,
     Fail(FailedRun),
@@ -226,7 +243,7 @@ pub(crate) enum Ending {
 }
 
 impl ClaimedKey {
-    /// Returns a claimed key without further properties.
+    /// Returns a claimed key with its fencing token. The other properties are empty.
     pub(crate) fn new(key: &[u8], token: u64) -> Self {
         let text = std::str::from_utf8(key).ok();
         Self {
@@ -243,7 +260,8 @@ impl ClaimResult {
         Self { result, error: None }
     }
 
-    /// Returns the result of a request that has not changed the claim.
+    /// Returns the result for a claim that the request did not change. The error contains the
+    /// cause and the next step.
     pub(crate) fn refused(result: ClaimOutcome, claim: &Ticket, why: &str) -> Self {
         let next = match result {
             ClaimOutcome::Lost => "; stop the run and discard its result",
@@ -254,14 +272,14 @@ impl ClaimResult {
         Self { result, error: Some(error) }
     }
 
-    /// Returns the result for a claim that is over, as far as the queue knows.
+    /// Returns the result for a claim that the queue no longer has, without a more precise cause.
     pub(crate) fn lost(claim: &Ticket) -> Self {
         let why = "the claim is over: its lease has expired, or the claim was ended before";
         Self::refused(ClaimOutcome::Lost, claim, why)
     }
 }
 
-/// The parts of a source that the user of the builder sets.
+/// The parts of a source that the user sets with the builder.
 pub(crate) struct Parts<K> {
     pub(crate) detail: DetailOf<K>,
     pub(crate) history: Option<History>,
@@ -271,20 +289,20 @@ pub(crate) struct Parts<K> {
 /// The result of a search for one key.
 pub(crate) enum Found {
     Page(Box<KeyPage>),
-    /// The key is not in the queue.
+    /// The queue does not have the key.
     Nothing,
-    /// No key can have these bytes.
+    /// No key of the queue can have these bytes.
     NoKey,
 }
 
-/// The keys that a request selects.
+/// The conditions on the keys of a list or of an action. A key must meet all of them.
 #[derive(Default)]
 pub(crate) struct Selection {
     pub(crate) state: Option<State>,
     pub(crate) part: Option<Part>,
-    /// Only keys whose last run failed.
+    /// If true, only keys whose last run failed are selected.
     pub(crate) failed: bool,
-    /// Only failing keys of this group of errors.
+    /// If set, only failing keys are selected whose error is in this group.
     pub(crate) error: Option<String>,
 }
 
@@ -299,7 +317,8 @@ impl Selection {
         })
     }
 
-    /// Returns true if a key is selected. `text` is the key as it is shown, and `error` is its last error.
+    /// Returns true if a key with these properties is selected. `text` returns the key as it is
+    /// shown, and `error` returns its last error.
     pub(crate) fn selects<'a>(
         &self,
         state: State,
@@ -325,12 +344,13 @@ pub(crate) struct Walk {
     pub(crate) begin: Begin,
 }
 
-/// The beginning of a page.
+/// The keys with which a page begins.
 pub(crate) enum Begin {
     Start,
-    /// The page begins at the `next` of the previous page.
+    /// The page begins at this cursor, which is the `next` of the previous page.
     Cursor(String),
-    /// The page has the first keys in this order, of all keys that are read for one request.
+    /// The page contains the first keys in this order. Only the keys that one request reads are
+    /// sorted.
     Sorted(Sort),
 }
 
@@ -346,27 +366,28 @@ impl Walk {
 #[derive(Default)]
 pub(crate) struct Walked {
     pub(crate) rows: Vec<Row>,
-    /// The cursor of the next page, or `None` at the end.
+    /// The cursor of the next page, or `None` after the last page.
     pub(crate) next: Option<String>,
-    /// The approximate number of keys that were read.
+    /// The number of keys that were read, rounded up to whole reads of the queue.
     pub(crate) looked_at: usize,
-    /// True if some selected keys are not in `rows`, or some keys were not read.
+    /// True if more keys may be selected: some of them are not in `rows`, or some keys were not
+    /// read.
     pub(crate) more: bool,
 }
 
-/// The maximum number of keys that are read for one request.
+/// The maximum number of keys that one request for keys reads.
 pub(crate) const LOOKS: usize = 100_000;
 
 // --- Sorting ---------------------------------------------------------------------------------
 
-/// An order of rows.
+/// An order of rows: a column and a direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sort {
     pub(crate) by: Column,
     pub(crate) descends: bool,
 }
 
-/// A column of the table, with its name in the API.
+/// A column by which keys can be sorted, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Column {
     Key,
@@ -386,13 +407,13 @@ impl Named for Column {
     ];
 }
 
-/// The value by which a key is sorted.
+/// The value of a key in the column by which keys are sorted.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Key(Vec<u8>),
     State(State),
     Number(u128),
-    /// The value is unknown. It sorts last in both directions.
+    /// The value is unknown. It is last in both directions.
     Unknown,
 }
 
@@ -402,7 +423,7 @@ impl Rank {
     }
 }
 
-/// Keeps the first keys in an order.
+/// Collects keys, and keeps only the first `limit` keys in an order.
 pub(crate) struct First<T> {
     sort: Sort,
     limit: usize,
@@ -418,7 +439,8 @@ impl<T> First<T> {
     pub(crate) fn push(&mut self, rank: Rank, key: T) {
         self.seen += 1;
         self.kept.push((rank, key));
-        // The keys are sorted rarely, so that each key costs a constant time on average.
+        // The list is sorted only after it has doubled. The average time for each key is
+        // therefore independent of the number of keys.
         if self.kept.len() >= 2 * self.limit + 256 {
             self.sort_and_truncate();
         }
@@ -426,7 +448,7 @@ impl<T> First<T> {
 
     fn sort_and_truncate(&mut self) {
         let descends = self.sort.descends;
-        // The sort is stable, so that equal keys have the same order in each request.
+        // The sort is stable, so that keys with equal ranks have the same order in each response.
         self.kept.sort_by(|(a, _), (b, _)| match (a, b) {
             (Rank::Unknown, _) | (_, Rank::Unknown) => a.cmp(b),
             _ if descends => b.cmp(a),
@@ -435,7 +457,7 @@ impl<T> First<T> {
         self.kept.truncate(self.limit);
     }
 
-    /// Returns the first keys, and true if there are more.
+    /// Returns the first keys. Also returns true if other keys were pushed.
     pub(crate) fn into_first(mut self) -> (Vec<T>, bool) {
         self.sort_and_truncate();
         let more = self.seen > self.kept.len();
@@ -445,17 +467,20 @@ impl<T> First<T> {
 
 // --- Numbers ---------------------------------------------------------------------------------
 
-/// The numbers at a point in time.
+/// The numbers of a queue at one point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauges {
-    /// The numbers of keys by state, and their age. The other fields are empty.
+    /// The numbers of keys by state, and the age of these numbers. The other fields have their
+    /// default values.
     pub(crate) counts: Sample,
-    /// The numbers of this process. In a queue of a store, the longest running key can belong to another process.
+    /// The counters and times of this process. If the queue is in a store, the source replaces
+    /// most of them with those of all processes after it has read these.
     pub(crate) process: requeue::metrics::Sample,
     pub(crate) keeps_times: bool,
 }
 
-/// A text to search for in keys as they are shown. ASCII letters match in upper and lower case.
+/// A text that a search looks for in keys as they are shown. Upper and lower case of ASCII
+/// letters are equal.
 pub(crate) struct Part(Vec<u8>);
 
 impl Part {
@@ -466,38 +491,41 @@ impl Part {
     pub(crate) fn is_in(&self, text: &str) -> bool {
         let first = self.0.first().map_or(0, |&byte| byte);
         text.as_bytes().windows(self.0.len()).any(|window| {
-            // The first byte excludes most windows without a comparison of the other bytes.
+            // Most windows differ in the first byte. The comparison of this byte is faster than
+            // that of the whole window.
             window[0].to_ascii_lowercase() == first && window.eq_ignore_ascii_case(&self.0)
         })
     }
 }
 
-/// A request for a table of a queue in a store, which can be sorted by the columns `C`.
+/// A request for a table of a queue in a store. `C` is the type of the columns by which the table
+/// can be sorted.
 pub(crate) struct TableQuery<C> {
     limit: usize,
     sort: Option<(C, bool)>,
     part: Option<Part>,
 }
 
-/// The rows of a table that a request selects.
+/// The rows of a table that a request has selected.
 pub(crate) struct Selected<T> {
     pub(crate) rows: Vec<T>,
-    /// The number of rows that were read.
+    /// The number of rows that were read before the selection.
     pub(crate) looked_at: usize,
-    /// True if further rows may match.
+    /// True if more rows match than are returned, or if some rows were not read.
     pub(crate) more: bool,
 }
 
 impl<C: Named> TableQuery<C> {
-    /// Reads the parameters `q`, `limit`, `sort` and `order` from a query string. `most` is the largest limit.
+    /// Reads the parameters `q`, `limit`, `sort` and `order` from a query string. `most` is the
+    /// largest value of `limit`.
     pub(crate) fn parse(query: Option<&str>, most: usize) -> Result<Self, Problem> {
         let params = Params::parse(query, &["q", "limit", "sort", "order"])?;
         let (limit, sort) = (params.limit_of(most)?, params.sort_of::<C>()?);
         Ok(Self { limit, sort, part: params.text_of("q")?.map(Part::new) })
     }
 
-    /// Selects from rows that are sorted by name, of which up to `most` were read. `compare` compares two rows by a
-    /// column.
+    /// Selects from the rows that were read. `rows` must be sorted by name. If it has `most`
+    /// rows, there may be more rows that were not read. `compare` compares two rows by a column.
     pub(crate) fn select<T>(
         self,
         mut rows: Vec<T>,
@@ -525,7 +553,8 @@ pub(crate) fn count_of(results: &[bool]) -> usize {
     results.iter().filter(|&&changed| changed).count()
 }
 
-/// Returns the detail of a key. If the function panics, the detail is empty, so that other keys are still shown.
+/// Returns the additional properties of a key. If the user's function panics, returns none, so
+/// that the other keys are still shown.
 pub(crate) fn detail_of<K>(detail: &DetailOf<K>, key: &K) -> Detail {
     catch_unwind(AssertUnwindSafe(|| detail(key))).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The state of a site, which its routes share.
+//! The state of a site, which the handlers of its routes share.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,21 +18,21 @@ use crate::source::Source;
 use crate::time::{seconds, unix_time};
 use crate::turns::{Turn, Turns};
 
-/// The time between two samples.
+/// The time between two samples of the queue.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The workers of a queue.
+/// The number of workers of a program, and a function that returns the number of busy workers.
 pub(crate) struct Jobs {
     pub(crate) total: usize,
     pub(crate) busy: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
-/// The settings of a site that do not depend on its queue.
+/// The settings of a site that apply to any queue.
 pub(crate) struct Settings {
     pub(crate) jobs: Option<Jobs>,
-    /// The example that an empty dashboard shows.
+    /// The example of an add that a dashboard without keys shows.
     pub(crate) hint: Option<String>,
-    /// The longest time for which a key should be ready before a run.
+    /// The longest time for which a key should wait for a worker after it has become ready.
     pub(crate) target: Option<Duration>,
     pub(crate) sections: Vec<MakeSection>,
     pub(crate) registry: Option<Arc<Registry>>,
@@ -42,30 +42,32 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
 }
 
-/// The title, the tokens and the settings of a site, without its queue.
+/// The title, the tokens and the settings of a site.
 #[derive(Clone)]
 pub(crate) struct Frame {
-    /// The title, or `None` for the name of the queue.
+    /// The title, or `None` if the title is the name of the queue.
     pub(crate) title: Option<String>,
     pub(crate) access: Arc<Access>,
     pub(crate) settings: Arc<Settings>,
 }
 
-/// The limits of a server, which all its sites share.
+/// The limits on expensive requests to a server. If the server shows several queues, their sites
+/// share these limits.
 #[derive(Clone)]
 pub(crate) struct Limits {
-    /// The permits for clients of `/api/v1/events`.
+    /// One permit for each open stream of `/api/v1/events`.
     streams: Arc<Semaphore>,
-    /// A permit for each response with a recording.
+    /// One permit for each response that contains a recording.
     recordings: Arc<Semaphore>,
-    /// A permit for each claim, which may wait for keys.
+    /// One permit for each claim. A claim may occupy its connection while it waits for keys.
     claims: Arc<Semaphore>,
     walks: Arc<Turns>,
 }
 
 impl Limits {
     pub(crate) fn new(max_connections: usize) -> Self {
-        // Half of the other half of the connections is reserved for searches and short requests.
+        // Streams can take half of the connections, and claims a quarter. The remaining quarter
+        // is for searches and short requests.
         let streams = Arc::new(Semaphore::new(max_connections.div_ceil(2)));
         let claims = Arc::new(Semaphore::new(max_connections.div_ceil(4)));
         let recordings = Arc::new(Semaphore::new(2));
@@ -73,26 +75,28 @@ impl Limits {
     }
 }
 
-/// A queue, and the settings and samples of its site.
+/// The state of the site of one queue: the queue, the settings and the samples.
 pub(crate) struct SiteState {
     pub(crate) title: String,
     pub(crate) source: Box<dyn Source>,
     pub(crate) access: Arc<Access>,
     pub(crate) settings: Arc<Settings>,
-    /// True if the site is below a page of all queues.
+    /// True if the server shows all queues of a store, and this site is below the page with
+    /// their table.
     pub(crate) is_below: bool,
     pub(crate) samples: Samples,
-    /// The start of the sampling, in seconds since 1970. The start identifies the process to the dashboard.
+    /// The time at which the sampling started, in seconds since 1970. The dashboard recognizes a
+    /// restart of the process by this time.
     pub(crate) started: f64,
-    /// The summary of each second, as JSON.
+    /// Sends the summary of each second, as JSON, to the event streams.
     pub(crate) ticks: watch::Sender<Arc<str>>,
     pub(crate) ended: watch::Sender<bool>,
     limits: Limits,
 }
 
 impl SiteState {
-    /// Starts the site of a queue, and samples the queue each second. `limits` are the limits of the server, if the
-    /// site is below a page of all queues.
+    /// Starts the site of a queue, and a task that samples the queue each second. If the server
+    /// shows all queues of a store, `limits` are the limits of the server.
     pub(crate) fn start(
         source: Box<dyn Source>,
         frame: Frame,
@@ -113,37 +117,39 @@ impl SiteState {
             ticks: watch::Sender::new(Arc::from("")),
             ended: watch::Sender::new(false),
         });
-        // The first sample is taken here, because otherwise the dashboard would be empty for a second.
+        // The first sample is taken immediately, because the dashboard would otherwise be empty
+        // for a second.
         state.take_sample();
         tokio::spawn(keep_sampling(Arc::downgrade(&state)));
         state
     }
 
-    /// Ends the site, and notifies its dashboards.
+    /// Shuts the site down, and notifies the open dashboards.
     pub(crate) fn end(self: &Arc<Self>) {
-        // Open dashboards show this last sample after the end.
+        // Open dashboards continue to show this last sample.
         self.take_sample();
         self.ended.send_replace(true);
     }
 
-    /// Returns the permit for one event stream, or `None` if there are too many streams.
+    /// Returns the permit for one event stream, or `None` if too many streams are open.
     pub(crate) fn begin_stream(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.limits.streams).try_acquire_owned().ok()
     }
 
-    /// Returns the permit for one claim, or `None` if too many claims wait.
+    /// Returns the permit for one claim, or `None` if too many claims are waiting.
     pub(crate) fn begin_claim(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.limits.claims).try_acquire_owned().ok()
     }
 
-    /// Returns the right to one recording; `None` if there are too many.
+    /// Returns the permit for one recording, or `None` if too many recordings are being sent.
     pub(crate) fn begin_recording(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.limits.recordings).try_acquire_owned().ok()
     }
 
-    /// Waits for a turn to search through keys.
+    /// Waits until the request may search through keys.
     pub(crate) async fn take_turn(&self) -> Result<Turn<'_>, Problem> {
-        // The turn is dropped with the request, so that a client that disconnects frees it.
+        // The turn is part of the request's future. If the client disconnects, the future is
+        // dropped, which frees the turn.
         self.limits
             .walks
             .wait_turn()
@@ -201,9 +207,10 @@ impl SiteState {
         .unwrap_or_default()
     }
 
-    /// Takes a sample, and sends it to event streams.
+    /// Takes a sample of the queue, and sends the summary to event streams.
     pub(crate) fn take_sample(self: &Arc<Self>) {
-        // User code that shows keys may panic. Then this second has no sample.
+        // The functions of the user that show keys may panic. In this case, the sample of this
+        // second is missing.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let gauges = self.source.read_gauges();
             self.samples.push(Sample::new(&gauges, self.samples.last_minute(&gauges)));
@@ -214,14 +221,15 @@ impl SiteState {
     }
 }
 
-/// Samples the site each second, until the site has ended or no handle is left.
+/// Samples the site each second, until it is shut down or its last handle is dropped.
 async fn keep_sampling(site: Weak<SiteState>) {
     let mut interval = tokio::time::interval(EVERY);
-    // After a suspension, only one sample is taken.
+    // If the machine was suspended, the missed samples are not repeated.
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
-        // The reference is weak, because the sampling must not keep a site alive after its last handle was dropped.
+        // The task holds a weak reference between samples, so that it does not keep the site
+        // alive.
         let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
         site.take_sample();
     }

@@ -1,4 +1,5 @@
-//! A queue in a store as a source. One task reads the queue's numbers from the store, and another task reads its state.
+//! The source of a queue in a store. Three tasks read the state of the queue, its numbers of keys,
+//! and the work of all processes.
 
 mod answers;
 mod walk;
@@ -43,7 +44,7 @@ use crate::time::{seconds, since_1970};
 use crate::timeline::KnownRun;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// The pause between two reads of the work of all processes.
+/// The time between two reads of the work of all processes.
 const EVERY_ACTIVITY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Stored {
@@ -51,28 +52,30 @@ pub(crate) struct Stored {
     detail: Arc<DetailOf<Key>>,
     history: Option<History>,
     seen: Arc<Mutex<Seen>>,
-    /// Permits one explanation at a time for which the store reads all keys of a group.
+    /// Limits explanations for which the store reads all keys of a group to one at a time.
     explaining: Semaphore,
 }
 
-/// The last state and numbers that were read from the store.
+/// The results of the last reads from the store.
 #[derive(Default)]
 struct Seen {
     is_away: bool,
     state: QueueState,
-    /// The number of changes of the state by this site. A read that began before such a change is out of date.
+    /// The number of changes of the state that this site has made. If this number changes during a
+    /// read of the state, the read may be outdated.
     changes: u64,
-    /// The last counts and their time, or `None` before the first count.
+    /// The last numbers of keys and the time to which they apply, or `None` before the first count.
     counts: Option<(StateCounts, Instant)>,
-    /// The keys that have run the longest, the longest first, and the time of the read.
+    /// The keys that have run the longest, the longest running key first, and the time of the read.
     longest: Option<(Vec<Entry>, Instant)>,
-    /// The work of the last hour in all processes.
+    /// The work of all processes in the last hour, or `None` if the last read failed.
     activity: Option<Activity>,
     runs: Smooth,
 }
 
-/// Adds, coalesced adds, runs and failures of all processes. Processes write their numbers every few seconds. Between
-/// two reads, the shown numbers grow evenly.
+/// The numbers of adds, coalesced adds, runs and failures of all processes. Processes write them
+/// only every few seconds. Between two reads, the shown numbers therefore increase linearly from
+/// the old to the new values.
 #[derive(Clone, Copy)]
 struct Smooth {
     from: [u64; 4],
@@ -100,14 +103,14 @@ impl Smooth {
     }
 }
 
-/// The state of the queue that applies to all deliveries.
+/// The state of the queue that affects all of its deliveries.
 #[derive(Clone, Default)]
 struct QueueState {
     is_paused: bool,
     rate: Option<Rate>,
-    /// True if the rate permits no start now.
+    /// True if the rate permitted no start at the time of the read.
     is_at_rate: bool,
-    /// The recorded pause, and the time of its read.
+    /// The recorded action that paused the queue, and the time of the read.
     pause: Option<(PastAction, Instant)>,
 }
 
@@ -116,7 +119,8 @@ impl QueueState {
         let is_paused = queue.is_paused().await?;
         let throttle = queue.rate_and_next_start().await?;
         let (rate, is_at_rate) = (throttle.map(|(rate, _)| rate), is_at_rate(throttle));
-        // An older role in PostgreSQL has no right to read the actions. The queue is reachable nevertheless.
+        // The error is ignored, because an older role in PostgreSQL has no right to read the
+        // actions. The store is reachable nevertheless.
         let actions = match is_paused {
             true => queue.last_actions(KEPT).await.unwrap_or_default(),
             false => Vec::new(),
@@ -127,7 +131,8 @@ impl QueueState {
     }
 }
 
-/// Returns true if the rate permits no start now. `throttle` has the time until the next start.
+/// Returns true if the rate permits no start now. `throttle` contains the rate, and the time until
+/// it permits the next start.
 fn is_at_rate(throttle: Option<(Rate, Duration)>) -> bool {
     throttle.is_some_and(|(_, next_start)| !next_start.is_zero())
 }
@@ -140,16 +145,18 @@ impl From<ActionRecord> for PastAction {
     }
 }
 
-/// The text for a key that is not in the queue, and whose last run in this process failed.
+/// The explanation of a key that the queue does not have, although its last run in this process
+/// failed.
 const CUT_SHORT: &str =
     "not in the queue: it was cancelled, or another process has completed its last run";
 
 impl Timeline {
-    /// Reads the past of a key in a store, whose entry and last runs the caller has read. `why` explains the entry.
+    /// Returns the past of a key in a store. The caller has read the entry and the last runs of the
+    /// key. `why` explains the state of the entry.
     ///
-    /// The past is returned even if the actions of operators cannot be read, because an older role in PostgreSQL has no
-    /// right to read them.
-    // Only the program and the site need this method, so it is hidden.
+    /// If the actions of operators cannot be read, the past is returned without them. An older role
+    /// in PostgreSQL has no right to read them.
+    // The method is hidden, because only the program and the site need it.
     #[doc(hidden)]
     pub async fn of_stored(
         queue: &Queue,
@@ -189,12 +196,15 @@ impl Timeline {
 }
 
 impl Seen {
-    /// Records the state that the store has returned. `None` means that the store has answered with an error or too
-    /// late. The counts are not part of this state, because they may take long in a large queue.
+    /// Stores the state that was read. `None` means that the store answered with an error, or not
+    /// in time. The numbers of keys are read separately, because a store may need a long time to
+    /// count the keys of a large queue.
     fn take_state(&mut self, state: Option<QueueState>, changes: u64) {
-        // For workers, a store that answers with an error is as unreachable as a silent store.
+        // A store that answers with an error counts as unreachable, like a store that does not
+        // answer. Workers cannot use either of them.
         self.is_away = state.is_none();
-        // A read that began before a change by this site must not undo the change on the dashboard.
+        // If this site has changed the state since the read began, the read may be outdated, and is
+        // ignored.
         if let Some(state) = state.filter(|_| self.changes == changes) {
             self.state = state;
         }
@@ -215,7 +225,8 @@ impl Seen {
         self.counts = Some((counts, now.checked_sub(age).unwrap_or(now)));
     }
 
-    /// Returns the keys that have run the longest, with their ages up to now.
+    /// Returns the keys that have run the longest. Their ages are those at the present time, and
+    /// not at the time of the read.
     fn longest_now(&self) -> impl Iterator<Item = Entry> + '_ {
         let (longest, ago) = match &self.longest {
             Some((longest, at)) => (longest.as_slice(), at.elapsed()),
@@ -230,7 +241,7 @@ impl Seen {
     }
 }
 
-/// The note of a response without the failures of a key.
+/// The note of a response that lacks the failures of a key.
 const NO_FAILURES: &str = "the store did not return the last failures, so they are missing here";
 
 impl Stored {
@@ -246,8 +257,8 @@ impl Stored {
         Row::of_stored(entry, None, detail_of(&self.detail, &entry.key))
     }
 
-    /// Returns the row of one key. The row of a ready key contains the cause of its wait, such as the keys in flight
-    /// that keep its group at the limit.
+    /// Returns the row of one key. If the key is ready, the row explains why it waits. An example
+    /// is that the keys in flight of its group have reached the limit.
     async fn explained_row(&self, entry: &Entry) -> Row {
         let why = match entry.state {
             State::Ready => self.explain_ready(entry).await,
@@ -256,7 +267,8 @@ impl Stored {
         Row::of_stored(entry, why, detail_of(&self.detail, &entry.key))
     }
 
-    /// Returns the last consecutive failures of a failing key. `None` if the store does not return them soon.
+    /// Returns the last consecutive failures of a key. Returns `None` if the store returns an error
+    /// or does not answer soon.
     async fn attempts(&self, entry: &Entry) -> Option<Vec<PastRun>> {
         if entry.failures == 0 {
             return Some(Vec::new());
@@ -265,14 +277,15 @@ impl Stored {
         Some(PastRun::of_attempts(entry, attempts))
     }
 
-    /// Explains an entry with the settings of its queue and its group. Returns `None` if the store does not answer
-    /// soon. The entry alone has a shorter explanation.
+    /// Returns the explanation of a ready key, with the settings of its queue and its group.
+    /// Returns `None` if the store does not answer soon. The caller then uses the shorter
+    /// explanation of the entry.
     async fn explain_ready(&self, entry: &Entry) -> Option<String> {
-        // The error is removed, because it is a separate property.
+        // The error is a separate property of the row, so the explanation must not contain it.
         let mut entry = entry.clone();
         entry.error = None;
         let explain = async {
-            // The semaphore is never closed.
+            // `acquire` fails only if the semaphore is closed, and it is never closed.
             let _turn = self.explaining.acquire().await.ok()?;
             self.queue.explain_entry(&entry).await.ok()
         };
@@ -329,7 +342,8 @@ impl Source for Stored {
         let longest = seen.longest_now().next().and_then(|key| key.since);
         process.times.longest_running = longest.unwrap_or_default();
         if let Some(fleet) = process.fleet {
-            // The work of this process is known before it is read from the store.
+            // The numbers from the store may be older than the last work of this process. The
+            // greater of both numbers is therefore used.
             let [adds, coalesced, runs, failures] = seen.runs.now();
             let totals = &mut process.totals;
             totals.adds = totals.adds.max(adds);
@@ -399,7 +413,8 @@ impl Source for Stored {
                 attempts = self.attempts(&entry).await;
                 self.explained_row(&entry).await
             }
-            // Only the store knows whether a key is parked.
+            // The history may call a key parked that is no longer in the store. Only the store
+            // knows whether a key is parked.
             (None, Some(past)) if past.parked_for().is_none() => {
                 Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)), CUT_SHORT)
             }
@@ -411,7 +426,8 @@ impl Source for Stored {
         }
         let mut page = KeyPage::new(row, past);
         match attempts {
-            // The runs come from the store, because the history knows only the runs of this process.
+            // The failures are those of the store, because the history contains only the runs of
+            // this process.
             Some(attempts) if !attempts.is_empty() => page.runs = attempts,
             Some(_) => {}
             None => page.missing = Some(NO_FAILURES.to_owned()),
@@ -431,13 +447,16 @@ impl Source for Stored {
         let is_missing = attempts.is_none();
         let mut runs = attempts.unwrap_or_default();
         let past = self.history.as_ref().and_then(|history| history.past_of(key));
-        // Only the store knows whether a key is parked.
+        // The history may call a key parked that is no longer in the store. Only the store knows
+        // whether a key is parked.
         let past = past.filter(|past| entry.is_some() || past.parked_for().is_none());
-        // Without the attempts of the store, an attempt of this process could be one of an earlier row of failures.
+        // The runs of the history are used only if the store has returned no attempts. If the read
+        // failed, they may belong to an earlier sequence of failures.
         if let Some(past) = past.filter(|_| runs.is_empty() && !is_missing) {
             runs = past.runs.into();
         }
-        // The explanation, which can take long, is omitted here, because the page of the key contains it.
+        // The explanation is omitted, because it may take long, and the page of the key already
+        // contains it.
         let read = Timeline::of_stored(&self.queue, key, entry.as_ref(), None, &runs);
         let mut timeline = read.await;
         if is_missing {
@@ -461,7 +480,8 @@ impl Source for Stored {
                         state,
                         failures: entry.failures,
                         error: entry.error.as_deref(),
-                        // The key's row contains only the time of the last failure.
+                        // The entry contains only the time of the last failure. It is also the
+                        // first failure if there was only one.
                         first: last.filter(|_| entry.failures <= 1),
                         last,
                     })
@@ -474,7 +494,8 @@ impl Source for Stored {
             let attempts = answer_soon(self.queue.attempts(&*key)).await?;
             Some((oldest_of_attempts(&attempts, &group, &key)?, group))
         });
-        // Without an answer, the first failure of the group is unknown.
+        // If the store has not returned the attempts of a key, the first failure of its group
+        // remains unknown.
         for ((oldest, is_first), group) in join_all(read).await.into_iter().flatten() {
             failures.note_oldest(&group, seconds(oldest));
             if is_first {
@@ -507,7 +528,7 @@ impl Source for Stored {
             Action::Cancel => self.queue.cancel_keys(keys).await.map_err(store_failure),
             Action::Revive => self.queue.revive_keys(keys).await.map_err(store_failure),
             Action::CancelRun => {
-                // The requests run concurrently, because the latency to the store may be high.
+                // The requests are concurrent, because each of them may wait long for the store.
                 let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
                 let (mut results, mut problem) = (Vec::new(), None);
                 for run in join_all(cancels).await {
@@ -723,7 +744,8 @@ impl Source for Stored {
             (GroupAction::Pause, _) => group.pause().await,
             (GroupAction::Resume, _) => group.resume().await,
             (GroupAction::Weight, Some(weight)) => group.set_weight(weight).await,
-            // These cases do not occur: a request without a weight was refused, and a cancel changes no setting.
+            // Neither case occurs: `check_change` has refused a request without a weight, and a
+            // cancel does not change settings.
             (GroupAction::Weight, None) | (GroupAction::Cancel, _) => Ok(()),
             (GroupAction::Limit, _) if name.is_none() => self.queue.set_group_limit(limit).await,
             (GroupAction::Limit, _) => group.set_limit(limit).await,
@@ -746,7 +768,7 @@ impl Source for Stored {
             if !step.map_err(update_failure)? {
                 return Ok(());
             }
-            // Other requests can run between two steps.
+            // The task yields, so that other requests can run between two steps.
             tokio::task::yield_now().await;
         }
     }
@@ -796,7 +818,8 @@ fn stored_ticket(Ticket { key, token }: Ticket) -> requeue_store::Ticket {
     requeue_store::Ticket { key: Key::from(key), fencing_token: token }
 }
 
-/// Begins the completion of a claimed key. Returns the outcome if the completion succeeds.
+/// Begins to complete a claimed key. Returns the outcome for the client, and a future that
+/// completes the key. The outcome is valid only if the future succeeds.
 fn end_item(
     mut item: Item,
     ending: Ending,
@@ -804,7 +827,8 @@ fn end_item(
     let is_cancelled = item.cancel_reason().is_some();
     let (outcome, completion) = match ending {
         Ending::Complete => (ClaimOutcome::Completed, Completion::Succeed),
-        // A cancelled run neither fails nor runs again.
+        // If the run was cancelled, the result that the client reports is ignored: the run neither
+        // fails nor runs again.
         _ if is_cancelled => (ClaimOutcome::Cancelled, Completion::Cancelled),
         Ending::Release => (ClaimOutcome::Released, Completion::Release),
         Ending::Fail(FailedRun { error, exit_status, output, after, gives_up }) => {
@@ -826,7 +850,8 @@ fn end_item(
     (outcome, item.complete(completion))
 }
 
-/// Returns the result for a claim that is over, with the cause that the entry of its key shows.
+/// Returns the result for a claim that the queue no longer has. The entry of the key shows the
+/// cause.
 fn lost_claim(claim: &Ticket, entry: Option<&Entry>) -> ClaimResult {
     let why = match entry {
         None => "the key is not in the queue: the claim was ended before, or the key was cancelled",
@@ -854,8 +879,9 @@ impl From<ScheduleInfo> for api::Schedule {
     }
 }
 
-/// Returns the time since the first of the last consecutive failures with an error of this group. Also returns false if
-/// an older failure, which the store does not keep, may have such an error.
+/// Returns the time since the first of the last consecutive failures whose error belongs to
+/// `group`. The second value is true if this failure is known to be the first one. It is false if
+/// the store may have dropped an older failure with such an error.
 fn oldest_of_attempts(attempts: &[Attempt], group: &str, key: &[u8]) -> Option<(Duration, bool)> {
     let key = escape_key(key);
     let of_group = attempts.iter().take_while(|run| group_of(Some(&run.error), &key) == group);
@@ -863,7 +889,8 @@ fn oldest_of_attempts(attempts: &[Attempt], group: &str, key: &[u8]) -> Option<(
     Some((first.ended, first.number == 1 || count + 1 < attempts.len()))
 }
 
-/// Sums the numbers over periods of `step` minutes. The periods begin at the same times in each request.
+/// Adds up the numbers of each period of `step` minutes. The limits of the periods do not depend on
+/// the time of the request.
 fn sum_minutes(minutes: Vec<requeue_store::Minute>, step: i64) -> Vec<requeue_store::Minute> {
     let mut parts: Vec<requeue_store::Minute> = Vec::new();
     for mut minute in minutes {
@@ -960,7 +987,7 @@ impl TryFrom<StartRate> for Rate {
     }
 }
 
-/// Returns the rate that a request names.
+/// Converts the rate of a request. Returns an error if the rate is invalid.
 fn rate_of_request(rate: Option<StartRate>) -> Result<Option<Rate>, Problem> {
     let rate = rate.map(Rate::try_from).transpose();
     rate.map_err(|why| Problem::parameter("rate", &why))
@@ -973,14 +1000,14 @@ fn key_from_bytes(bytes: Vec<u8>) -> Result<Key, Problem> {
     }
 }
 
-/// Returns true if a key has a pending run in addition to the run in flight.
+/// Returns true if a running key also has a pending run.
 const fn runs_again(entry: &Entry) -> bool {
     entry.dirty || entry.due.is_some()
 }
 
-/// Reads the state of the queue each second, until no source is left. The read has a time limit, so that `/readyz` and
-/// `status` reflect the state of the store within seconds. The cost for the store does not depend on the number of
-/// clients.
+/// Reads the state of the queue each second, until the source is dropped. Each read has a time
+/// limit, so that `/readyz` and `status` report within seconds that the store is unreachable. The
+/// number of these reads does not depend on the number of clients.
 async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while let Some(changes) = seen.upgrade().map(|seen| seen.lock().changes) {
         let state = timeout(PATIENCE_FOR_STATE, QueueState::read(&queue)).await;
@@ -992,13 +1019,14 @@ async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     }
 }
 
-/// Reads the numbers of keys each second, until no source is left.
+/// Reads the numbers of keys each second, until the source is dropped.
 async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
-            // The age belongs to these counts, or to newer counts.
+            // The sample contains the age of these counts, or of newer counts.
             let age = queue.sample().and_then(|sample| sample.counts_age);
-            // The reference is upgraded after the wait, so that this task stops after its site was dropped.
+            // The reference is upgraded after the read, so that the task stops if the source was
+            // dropped during the read.
             let Some(source) = seen.upgrade() else { return };
             source.lock().take_counts(counts, age.unwrap_or_default());
             drop(source);
@@ -1008,7 +1036,8 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
             {
                 source.lock().longest = Some((longest, Instant::now()));
             }
-            // Without an answer, the oldest ready key may be one that its group holds back.
+            // This read finds the oldest ready key that need not wait for its group. If it fails,
+            // the shown key may be one that must wait.
             if queue.has_groups() {
                 let _ = timeout(PATIENCE, queue.recent_look()).await;
             }
@@ -1017,13 +1046,13 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     }
 }
 
-/// Reads the work of all processes.
+/// Reads the work of all processes every [`EVERY_ACTIVITY`], until the source is dropped.
 async fn keep_reading(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         let read = timeout(PATIENCE, queue.recent_activity()).await;
         let Some(source) = seen.upgrade() else { return };
-        // After a failure, the numbers are removed, because the page must not show old numbers as those of the last
-        // hour.
+        // After a failure, the numbers are removed. Otherwise, the dashboard would show old numbers
+        // as those of the last hour.
         let activity = read.ok().and_then(Result::ok).map(Activity::from);
         let fleet = queue.sample().and_then(|sample| sample.fleet);
         source.lock().take_activity(activity, fleet);
@@ -1046,17 +1075,18 @@ mod tests {
         tokio::time::advance(40 * EVERY).await;
         let age = seen.counts.map(|(_, at)| at.elapsed());
         assert_eq!((seen.is_away, age), (false, Some(40 * EVERY)));
-        // The first read fails, and the second one succeeds. The counts remain.
+        // A failed read marks the store as unreachable, but keeps the counts. A later read that
+        // succeeds reverses this.
         seen.take_state(None, 0);
         assert!(seen.is_away && seen.counts.is_some());
         let paused = QueueState { is_paused: true, ..QueueState::default() };
         seen.take_state(Some(paused.clone()), 0);
         assert_eq!((seen.is_away, seen.state.is_paused), (false, true));
-        // The read began before a pause or a resume by this site.
+        // The site changed the state after this read began, so the result of the read is ignored.
         (seen.state, seen.changes) = (QueueState::default(), 1);
         seen.take_state(Some(paused.clone()), 0);
         assert_eq!((seen.is_away, seen.state.is_paused), (false, false));
-        // The counts were read some time ago.
+        // The store had counted the keys some time before the read.
         seen.take_counts(counts, EVERY);
         assert_eq!(seen.counts.map(|(_, at)| at.elapsed()), Some(EVERY));
     }

@@ -1,14 +1,14 @@
-//! Times as the API shows them.
+//! Converts times to the numbers that the API shows.
 
 use std::time::{Duration, SystemTime};
 
-/// Returns seconds, rounded to microseconds.
+/// Returns a duration in seconds, rounded to microseconds.
 pub(crate) fn seconds(duration: Duration) -> f64 {
-    // More digits would only enlarge the JSON.
+    // The value is rounded, because more digits would only enlarge the JSON.
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 
-/// Returns the seconds since 1970.
+/// Returns the present time in seconds since 1970, rounded to milliseconds.
 pub(crate) fn unix_time() -> f64 {
     since_1970(SystemTime::now())
 }

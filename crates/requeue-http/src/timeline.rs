@@ -1,4 +1,4 @@
-//! The past of a key as waits, runs and other events.
+//! Converts the past of a key to a timeline of waits, runs and other events.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,24 +14,27 @@ use crate::api::{
 use crate::rows::next_due;
 use crate::time::{seconds, unix_time};
 
-/// The largest number of events in a timeline.
-const MOST: usize = 1_000; // `note` and `openapi.json` repeat it.
-/// A timeline with more events is also summarized.
+/// The maximum number of events in a timeline.
+const MOST: usize = 1_000; // `note` and `openapi.json` contain this number too.
+/// A timeline with more events than this number also has a summary.
 const FEW: usize = 20;
-/// The number of reasons that a summary names.
+/// The maximum number of reasons that a summary contains.
 const NAMED: usize = 3;
-/// Shorter waits are omitted, because before each run the key was ready for a moment.
+/// Waits that are shorter than this are omitted. Otherwise, each run would be preceded by the
+/// moment in which its key was ready.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// The number of events that are read before other tasks can run.
+/// The number of events that are read before the task yields.
 const SLICE: usize = 256;
-/// The minimum length, in bytes, of the target of an action that a store has cut. Such a target ends with an ellipsis.
+/// The minimum length in bytes of a target that a store has cut. Such a target ends with an
+/// ellipsis.
 const CUT: usize = 190;
-/// The difference between the clocks of the recording and of the history of runs, in seconds.
+/// The maximum difference, in seconds, between the clock of the recording and that of the run
+/// history.
 const CLOCKS: f64 = 0.005;
 
 impl Timeline {
-    /// Returns the past of a key whose events are recorded. `begin` is the time of the oldest stored event, if older
-    /// events were dropped.
+    /// Returns the past of a key whose events are recorded. If older events were dropped, `begin`
+    /// is the time of the oldest recorded event.
     pub(crate) async fn of_events(
         (events, begin): (&[Event], Option<Time>),
         present: Present,
@@ -42,7 +45,8 @@ impl Timeline {
         let mut reading = Reading::new(events, begin, present, now);
         for (n, event) in events.iter().enumerate() {
             reading.read_event(*event);
-            // The wait that an add or a completion causes is recorded in the next event.
+            // An add or a completion can be followed by an event that contains the cause of the
+            // key's next wait. The wait begins after this event.
             let next = events.get(n + 1).map(|event| event.transition);
             if !matches!(next, Some(Transition::Held { .. } | Transition::Paced { .. })) {
                 reading.settle(event.at);
@@ -64,8 +68,9 @@ impl Timeline {
         Self { now: now.1, recorded: true, begin, note, last: None, events }.sorted().with_last()
     }
 
-    /// Returns the past of a key whose events are not recorded: its last runs, the waits between them, and its state.
-    /// `note` says which runs are known. `row` contains the row of the key and the cause of its wait.
+    /// Returns the past of a key whose events are not recorded. It consists of the last runs, the
+    /// waits between them, and the present state. `note` says which runs are known. `row` contains
+    /// the row of the key, and the cause of its wait.
     pub(crate) fn of_runs(row: Option<(&Row, WaitCause)>, runs: &[KnownRun], note: &str) -> Self {
         let now = unix_time();
         let mut events = Vec::new();
@@ -75,7 +80,8 @@ impl Timeline {
                 last.push_wait_for(run.ready, run.start, &mut events);
             }
             if let Some(ready) = run.ready {
-                // An add during the last run has waited for its end.
+                // If the key was added during the last run, it was ready only after the end of that
+                // run.
                 let ready = last.map_or(ready, |last| ready.max(last.end));
                 push_wait(&mut events, ready, run.start, WaitCause::Ready, 0);
             }
@@ -91,8 +97,9 @@ impl Timeline {
         Self { now, recorded: false, begin: None, note, last: None, events }.sorted().with_last()
     }
 
-    /// Adds the operators' actions on the key. Also adds the pauses of its queue and of its group, and the jumps of the
-    /// store's clock, since the first event. If the key waits for the end of a pause, this pause may be older.
+    /// Adds the actions of operators on the key since the first event. Also adds the pauses of the
+    /// key's queue and group, and the jumps of the store's clock. If a pause keeps the key waiting,
+    /// it is added even if it began earlier.
     pub(crate) fn with_actions(
         mut self,
         key: &str,
@@ -113,12 +120,12 @@ impl Timeline {
             let PastAction { ago, action, by, target, note } = past;
             let at = self.now - ago;
             let paused = paused_by(past, group);
-            // The target of the other actions is a group or a rate.
+            // These actions apply to groups or to the queue, so their targets are not keys.
             let is_of_keys = !action.starts_with("group-") && action != "rate";
             let is_of_key =
                 is_of_keys && target.as_deref().is_some_and(|target| is_target(target, key));
             let is_known = at >= first || paused == holder && held_since == Some(at);
-            // A jump concerns all keys: it can end their leases.
+            // If the clock of the store jumps, the leases of any keys can expire.
             let is_jump = action == "clock-jump" && at >= first;
             if !(is_of_key || paused.is_some() && is_known || is_jump) {
                 continue;
@@ -135,8 +142,9 @@ impl Timeline {
         self.sorted()
     }
 
-    /// Removes the events that ended earlier than `since` ago, and the oldest events if there are too many.
-    // Only the program and the site need this method, so it is hidden.
+    /// Removes the events that ended earlier than `since` before now. Also removes the oldest
+    /// events, if there are more than the maximum.
+    // The method is hidden, because only the program and the site need it.
     #[doc(hidden)]
     #[must_use]
     pub fn since(mut self, since: Option<Duration>) -> Self {
@@ -147,7 +155,7 @@ impl Timeline {
         }
         if let Some(more) = self.events.len().checked_sub(MOST).filter(|&more| more > 0) {
             self.begin = self.events.get(more).map(|event| event.at);
-            // A wait or run that is not over is kept, even if many adds follow its beginning.
+            // A wait or a run that has not ended is kept, even if many adds followed its beginning.
             let old = &self.events[..more];
             if let Some(place) = old.iter().position(|event| is_present(event, self.now)) {
                 self.events.swap(place, more);
@@ -171,13 +179,14 @@ impl Timeline {
     }
 }
 
-/// Returns true if an event is a wait or a run that is not over.
+/// Returns true if the event is a wait or a run that has not ended.
 fn is_present(event: &PastEvent, now: f64) -> bool {
     let is_long = matches!(event.kind, EventKind::Wait | EventKind::Run);
     is_long && event.until.is_none_or(|until| until > now)
 }
 
-/// Returns an action in words, as in "queue paused by ann".
+/// Returns the words for an action, to which the name of the operator is appended. An example is
+/// "queue paused by ann".
 fn words_of_action(action: &str) -> String {
     match action {
         "pause" => "queue paused".to_owned(),
@@ -193,14 +202,15 @@ fn words_of_action(action: &str) -> String {
     }
 }
 
-/// The target of a pause or of its end.
+/// The object that is paused or resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Paused {
     Queue,
     Group,
 }
 
-/// Returns what the action pauses or resumes: the queue or this group, or `None`.
+/// Returns the object that an action pauses or resumes: the queue or `group`. Returns `None` for
+/// other actions and other groups.
 fn paused_by(action: &PastAction, group: Option<&str>) -> Option<Paused> {
     match (&*action.action, action.target.as_deref()) {
         ("pause" | "resume", None) => Some(Paused::Queue),
@@ -211,14 +221,15 @@ fn paused_by(action: &PastAction, group: Option<&str>) -> Option<Paused> {
     }
 }
 
-/// Returns true if the target of an action is this key.
+/// Returns true if `target`, which a store may have cut, is the target of an action on this key.
 fn is_target(target: &str, key: &str) -> bool {
     let start = target.strip_suffix('…').filter(|_| target.len() >= CUT);
     target == key || start.is_some_and(|start| key.starts_with(start))
 }
 
 impl WaitCause {
-    /// Returns the cause of a key's wait, or of the wait that it would have if it were not in flight.
+    /// Returns the cause of a key's wait. If the key is in flight, returns the cause that the wait
+    /// of its pending run would have.
     pub(crate) fn of_entry<K>(entry: &Entry<K>, now: Time) -> Self {
         match entry {
             Entry { phase: Phase::Ready, around, .. } if around.paused => Self::QueuePaused,
@@ -231,8 +242,8 @@ impl WaitCause {
         }
     }
 
-    /// Returns the cause of the wait of a key in a store. `group` is the group of a ready key. `at_rate`: the rate of the
-    /// queue permits no start.
+    /// Returns the cause of the wait of a key in a store. `group` is the group of a ready key.
+    /// `at_rate` is true if the rate of the queue permits no start.
     #[cfg(feature = "store")]
     pub(crate) fn of_stored(
         entry: &requeue_store::Entry,
@@ -251,7 +262,8 @@ impl WaitCause {
         }
     }
 
-    /// Returns the cause for which the group holds its ready keys back.
+    /// Returns the reason why the ready keys of the group cannot be delivered, or `None` if they
+    /// can.
     #[cfg(feature = "store")]
     pub(crate) fn of_group(group: &requeue_store::GroupInfo) -> Option<Self> {
         use requeue_store::Hold;
@@ -269,12 +281,12 @@ impl PastEvent {
     }
 }
 
-/// The present time, by the clock of a queue and in seconds since 1970.
+/// The present time by two clocks: the clock of a queue, and the time in seconds since 1970.
 #[derive(Clone, Copy)]
 struct Now(Time, f64);
 
 impl Now {
-    /// Converts a time of the queue, and rounds it to milliseconds.
+    /// Converts a time of the queue's clock to seconds since 1970, rounded to milliseconds.
     fn to_unix(self, at: Time) -> f64 {
         let Self(now, unix) = self;
         let time = unix - seconds(now.since(at)) + seconds(at.since(now));
@@ -284,7 +296,7 @@ impl Now {
 
 // --- Recorded events -----------------------------------------------------------------------------
 
-/// The part of an entry that is needed to interpret the events.
+/// The properties of a key's entry that are needed to interpret its events.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Present {
     queue_paused: bool,
@@ -304,18 +316,18 @@ impl Present {
     }
 }
 
-/// The state of a key while its events are read, the oldest first.
+/// The state of a key after each of its events. The events are read from the oldest to the newest.
 struct Reading {
     now: Now,
     events: Vec<PastEvent>,
-    /// The index in `events` of the wait or run that is not over, and its beginning.
+    /// The wait or the run that has not ended: its index in `events`, and its beginning.
     open: Option<(usize, Time)>,
-    /// The time from which the events are complete.
+    /// The time from which the events are complete, or `None` if all events are recorded.
     begin: Option<Time>,
     is_running: bool,
-    /// The number of adds that the run in flight serves.
+    /// The number of adds that the present run serves.
     adds: u32,
-    /// True if the key is ready, or runs once more.
+    /// True if the key is ready, or will run once more after its run.
     is_pending: bool,
     waits: Option<(WaitCause, Time)>,
     failures: u32,
@@ -325,14 +337,14 @@ struct Reading {
     totals: Totals,
 }
 
-/// The adds and runs of a key. Their text is the summary of many events.
+/// The numbers of adds and runs of a key. Their text is the summary of a timeline with many events.
 #[derive(Default)]
 struct Totals {
     adds: u64,
-    /// The number of adds for each reason.
+    /// The number of adds with each reason.
     reasons: BTreeMap<&'static str, u64>,
     runs: u64,
-    /// The runs that failed or were stopped.
+    /// The number of runs that failed or were stopped.
     failed: u64,
 }
 
@@ -356,8 +368,8 @@ impl fmt::Display for Totals {
 
 impl Reading {
     fn new(events: &[Event], begin: Option<Time>, present: Present, now: Now) -> Self {
-        // A switch without an event has always been in its present position. Otherwise, its first position was the
-        // opposite of the first event.
+        // If no event changes a switch, it always had its present value. Otherwise, its value
+        // before the first such event was the opposite of the value that this event set.
         let first = |is_on: bool, switch: fn(Transition) -> Option<bool>| {
             events.iter().find_map(|event| switch(event.transition)).map_or(is_on, |on| !on)
         };
@@ -394,7 +406,7 @@ impl Reading {
                     }
                 }
                 self.push_tick(EventKind::Add, event);
-                // Such an add replaces the pending run.
+                // An add with this merge rule replaces the pending run of the key.
                 if merge == Merge::Exactly && !self.is_running && added != Added::Refused {
                     (self.is_pending, self.waits) = (false, None);
                     self.read_add(Added::New, due, at);
@@ -451,7 +463,8 @@ impl Reading {
         }
     }
 
-    /// Returns the wait or the run that the state of the key implies, or `None` if the key is idle.
+    /// Returns the kind of segment that the present state of the key requires: a run, or a wait
+    /// with a cause. Returns `None` if the key is idle.
     fn segment(&self) -> Option<(EventKind, Option<WaitCause>)> {
         let cause = match self.waits {
             _ if self.is_running => return Some((EventKind::Run, None)),
@@ -465,7 +478,8 @@ impl Reading {
         Some((EventKind::Wait, Some(cause)))
     }
 
-    /// If the state implies another wait or run than the open one, ends the open one and begins the other.
+    /// Compares the open segment with the one that the present state requires. If they differ, ends
+    /// the open segment, and begins the other one.
     fn settle(&mut self, at: Time) {
         let segment = self.segment();
         let open = self.open.and_then(|(place, _)| self.events.get(place));
@@ -487,7 +501,7 @@ impl Reading {
         self.events.push(PastEvent { until, cause, text, ..begun });
     }
 
-    /// Ends the open wait or run. A very short wait is removed.
+    /// Ends the open wait or run. If a wait was shorter than [`SHORTEST`], removes it.
     fn close(&mut self, at: Time) {
         let Some((place, since)) = self.open.take() else { return };
         let Some(open) = self.events.get_mut(place) else { return };
@@ -502,7 +516,7 @@ impl Reading {
         self.events.push(PastEvent { text: text_of_event(event), ..PastEvent::new(kind, at) });
     }
 
-    /// Begins the run in flight if its delivery was dropped from the recording.
+    /// Begins a run, if the recording no longer contains the delivery of the run in flight.
     fn ensure_run(&mut self, at: Time) {
         if !self.is_running {
             self.is_running = true;
@@ -510,7 +524,7 @@ impl Reading {
         }
     }
 
-    /// Ends the run in flight, after which the key has failed `failures` times in a row.
+    /// Ends the run in flight. `failures` is the number of consecutive failures after it.
     fn end_run(&mut self, event: Event, how: Ended, failures: u32) {
         let outcome = match how {
             Ended::Done | Ended::Succeeded | Ended::Requeued => Outcome::Succeeded,
@@ -525,7 +539,8 @@ impl Reading {
             adds => format!(", for {adds} adds"),
         };
         let mut text = format!("{}{adds}", text_of_event(event));
-        // Events before those of the recording may have failed runs, which a retry counts.
+        // The recording may lack older failures of the key. If the number of the attempt is
+        // therefore unknown, the text does not contain it.
         let attempt = match how {
             Ended::Retried => failures,
             _ if outcome != Outcome::GivenUp => 0,
@@ -542,12 +557,12 @@ impl Reading {
         (self.is_running, self.adds) = (false, 1);
     }
 
-    /// Removes the oldest events if there are many. More events than a timeline may have remain, so that its note
-    /// reports the removal.
+    /// If there are more than twice [`MOST`] events, removes the oldest until twice [`MOST`]
+    /// remain. [`Timeline::since`] then notes that not all events are listed.
     fn drop_oldest(&mut self) {
         let Some(drops) = self.events.len().checked_sub(2 * MOST) else { return };
         if let Some((place, _)) = &mut self.open {
-            // The wait or run that is not over is kept.
+            // The wait or the run that has not ended must remain.
             let kept = (*place).max(drops);
             self.events.swap(*place, kept);
             *place = kept - drops;
@@ -555,8 +570,8 @@ impl Reading {
         self.events.drain(..drops);
     }
 
-    /// Returns the events. The due time of the present wait comes from the entry, because later adds may have changed
-    /// it.
+    /// Returns the events. The end of the present wait is the due time of the entry, because later
+    /// adds may have changed the due time.
     fn into_events(mut self, present: Present) -> Vec<PastEvent> {
         let due = present.due.map(|due| self.now.to_unix(due));
         if let Some(open) = self.open.and_then(|(place, _)| self.events.get_mut(place))
@@ -592,14 +607,17 @@ const fn group_filled(transition: Transition) -> Option<bool> {
     }
 }
 
-/// Returns the text of an event, without its time and without the wait that follows it.
+/// Returns the text of an event, without the time of the event, and without the description of the
+/// next wait.
 fn text_of_event(event: Event) -> String {
     let text = event.with_reason_text(event.reason().map(reason_text)).to_string();
     let words = text.split_once(' ').map_or(&*text, |(_, words)| words);
-    // Only the text of a completion adds a semicolon, but a reason can contain semicolons.
+    // In the text of a completion, the description of the next wait follows a semicolon. The text
+    // of an add is not cut, because its reason can contain semicolons.
     let is_add = matches!(event.transition, Transition::Added { .. });
     let end = words.find(';').filter(|_| !is_add).unwrap_or(words.len());
-    // The number of the delivery counts the runs of all keys, so it says nothing about this key.
+    // The number of the delivery is omitted. It includes the deliveries of all keys, so it says
+    // nothing about this key.
     match words[..end].strip_prefix("delivery ").and_then(|rest| rest.split_once(' ')) {
         Some((_, rest)) => format!("run {rest}"),
         None => words[..end].to_owned(),
@@ -622,14 +640,15 @@ fn text_of_wait(cause: WaitCause, failures: u32) -> String {
     }
 }
 
-/// Adds the errors of failed runs to their events. The history of runs records a run after its completion.
+/// Appends the errors of failed runs to the texts of their events. The run history records a run
+/// after its completion, so the time of its record is slightly later.
 fn note_errors(events: &mut [PastEvent], runs: &[PastRun]) {
     let mut next = f64::INFINITY;
     let outcomes = [Some(Outcome::Failed), Some(Outcome::GivenUp)];
     for event in events.iter_mut().rev().filter(|event| outcomes.contains(&event.outcome)) {
         let Some(until) = event.until else { continue };
         let until = until - CLOCKS;
-        // `runs` begins with the newest run.
+        // `runs` is sorted from the newest run to the oldest.
         let mut recorded = runs.iter().rev().filter(|run| run.error.is_some());
         if let Some(run) = recorded.find(|run| (until..next).contains(&run.at)) {
             event.text += &error_of(run);
@@ -643,21 +662,23 @@ fn note_errors(events: &mut [PastEvent], runs: &[PastRun]) {
 /// A completed run of a key whose events are not recorded.
 #[derive(Debug)]
 pub(crate) struct KnownRun {
-    /// The time at which the key became ready, if it is known.
+    /// The time at which the key became ready before the run, or `None` if it is unknown.
     ready: Option<f64>,
     start: f64,
     end: f64,
     outcome: Outcome,
     text: String,
-    /// The cause for which the key waits after the run, if it is known, with the number of failures in a row.
+    /// The cause of the key's wait after the run, and the number of consecutive failures. It is
+    /// `None` if the cause is unknown.
     then: Option<(WaitCause, u32)>,
 }
 
 impl KnownRun {
-    /// Returns the runs in the order of time. `runs` begins with the newest.
+    /// Returns the runs from the oldest to the newest. `runs` is sorted in the opposite order.
     pub(crate) fn of_runs(runs: &[PastRun]) -> Vec<Self> {
         let known = |(n, run): (usize, &PastRun)| {
-            // The attempts of a key that was cancelled and added again begin with 1.
+            // If the attempt after this one does not have the next number, the key was cancelled
+            // and added again between them.
             let next = n.checked_sub(1).map(|next| runs[next].attempt);
             let is_retried =
                 next.map_or(run.outcome == Outcome::Failed, |next| next == run.attempt + 1);
@@ -673,11 +694,12 @@ impl KnownRun {
         runs.iter().enumerate().rev().map(known).collect()
     }
 
-    /// Returns the runs that a store keeps with a key, in the order of time. `failed` has the last failures, the newest
-    /// first. Returns only these if the processes of the queue keep no past.
+    /// Returns the runs of a key that a store has recorded, from the oldest to the newest. `failed`
+    /// contains the last failures, the newest first. If the processes of the queue do not record
+    /// past runs, only these failures are returned.
     #[cfg(feature = "store")]
     pub(crate) fn of_entry(entry: &requeue_store::Entry, failed: &[PastRun]) -> Vec<Self> {
-        /// Both times are read from the same clock, one of them in milliseconds.
+        /// Both times come from the clock of the store, but one of them is rounded to milliseconds.
         const SAME: Duration = Duration::from_millis(2);
         let is_known = |last: &requeue_store::CompletedRun| {
             entry.failed.is_none_or(|failed| failed + SAME >= last.ended)
@@ -697,7 +719,8 @@ impl KnownRun {
         known
     }
 
-    /// `failures` is the number of failures in a row after the run, if it is not 0. It becomes that before the run.
+    /// Converts a recorded run. `failures` is the number of consecutive failures after the run, or
+    /// 0. The call replaces it with the number before the run.
     #[cfg(feature = "store")]
     fn of_completed(
         run: &requeue_store::CompletedRun,
@@ -719,7 +742,8 @@ impl KnownRun {
         };
         *failures = match run.how {
             Ended::Released | Ended::Cancelled => *failures,
-            // The failures before a success, and those before an add that starts over, are not counted.
+            // A success resets the number of failures, as does an add that starts over. The number
+            // of failures before them is unknown.
             _ => number.map_or(0, |number| number - 1),
         };
         let attempt = failed.iter().find(|attempt| Some(attempt.attempt) == number);
@@ -742,8 +766,9 @@ impl KnownRun {
         }
     }
 
-    /// Adds the wait between this run and the next run, which began at `start`. Without the time at which the key was
-    /// ready, the end of a delay is unknown, because an add during the next run replaced this time.
+    /// Adds the wait between this run and the next one, which began at `start`. If `ready` is
+    /// `None`, a wait for a delay is omitted. Its end is unknown, because an add during the next
+    /// run has replaced this time.
     fn push_wait_for(&self, ready: Option<f64>, start: f64, events: &mut Vec<PastEvent>) {
         match (ready, self.then) {
             (None, Some((WaitCause::Delay, _))) => {}
@@ -751,7 +776,7 @@ impl KnownRun {
         }
     }
 
-    /// Adds the wait after the run.
+    /// Adds the wait after this run, which ended at `until`, if its cause is known.
     fn push_wait(&self, events: &mut Vec<PastEvent>, until: f64) {
         if let Some((cause, failures)) = self.then {
             push_wait(events, self.end, until, cause, failures);
@@ -768,19 +793,19 @@ fn text_of_run(run: &PastRun) -> String {
     format!("attempt {} {}{}", run.attempt, run.outcome.words(), error_of(run))
 }
 
-/// Adds a wait, unless it is very short.
+/// Adds a wait, if it is long enough to be shown.
 fn push_wait(events: &mut Vec<PastEvent>, at: f64, until: f64, cause: WaitCause, failures: u32) {
-    // A key that was added during a run is ready at its end. A store rounds both times to milliseconds, so that a delay
-    // of up to 2 ms may lie between them.
+    // A key that was added during a run becomes ready at the end of the run. A store rounds both
+    // times to milliseconds, so they can differ by up to 2 ms. This difference is not a delay.
     let shortest = if cause == WaitCause::Delay { 3 * SHORTEST } else { SHORTEST };
-    // `f64` has no exact multiples of a millisecond.
+    // The difference is rounded, because `f64` cannot represent multiples of a millisecond exactly.
     if ((until - at) * 1e3).round() >= shortest.as_secs_f64() * 1e3 {
         let (until, cause, text) = (Some(until), Some(cause), text_of_wait(cause, failures));
         events.push(PastEvent { until, cause, text, ..PastEvent::new(EventKind::Wait, at) });
     }
 }
 
-/// Adds the state of the key, after the wait since its last run.
+/// Adds the wait that followed the last run, and the present state of the key.
 fn push_present(
     events: &mut Vec<PastEvent>,
     row: &Row,
@@ -793,7 +818,7 @@ fn push_present(
     let until = row.due_in.map(|due| now + due);
     if let Some(last) = last
         && matches!(row.state, State::Ready | State::Running)
-        // An add or a revival that resets the failures ends a backoff.
+        // If the failures were reset, an add or a revival has ended the backoff before its time.
         && (row.failures > 0 || last.then.is_none_or(|(then, _)| then != WaitCause::Backoff))
     {
         match row.state {
@@ -801,7 +826,8 @@ fn push_present(
             _ => last.push_wait(events, at),
         }
     }
-    // The present state began after the last run. The times of both may come from separate answers of a store.
+    // The present state began after the end of the last run. The times may contradict this, because
+    // they can come from two answers of a store.
     let at = match (row.state, last) {
         (State::Ready | State::Running | State::Parked, Some(last)) => at.max(last.end),
         _ => at,
@@ -809,7 +835,7 @@ fn push_present(
     match row.state {
         State::Waiting | State::BackingOff | State::Ready => {
             let failed = row.last_failure.filter(|_| cause == WaitCause::Backoff);
-            // The wait began with the end of the run that caused it.
+            // If the last run caused the present wait, the wait began at the end of that run.
             let of_run = last.filter(|last| last.then.is_some_and(|(then, _)| then == cause));
             let begin = of_run.map(|last| last.end).or(failed.map(|ago| now - ago));
             let text = match cause {
@@ -852,7 +878,7 @@ mod tests {
             ("cancel", Some(&*cut), &*long, true),
             ("cancel", Some(&*cut), "kk", false),
             ("cancel", Some("k…"), &*long, false),
-            // The time before the first event is not known.
+            // The action is older than the first event, so it is not shown.
             ("pause", None, "a", false),
         ] {
             let (action, by) = (action.to_owned(), "ann".to_owned());
@@ -932,7 +958,7 @@ mod tests {
         ];
         assert_eq!(told(&timeline), expected);
         assert_eq!(timeline.last.as_deref(), Some("attempt 1 failed"));
-        // The last event does not depend on the requested period.
+        // The text of the last event does not depend on the requested period.
         let none = timeline.since(Some(Duration::ZERO));
         assert_eq!((told(&none).len(), none.last.as_deref()), (0, Some("attempt 1 failed")));
     }

@@ -1,4 +1,4 @@
-//! Encrypted connections.
+//! Encrypts the connections of a listener with TLS.
 
 use std::fmt;
 use std::future::Future;
@@ -13,9 +13,11 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// A listener whose connections are encrypted by TLS, for [`Site::serve`](crate::Site::serve).
+/// A listener that encrypts its connections with TLS. It can be passed to
+/// [`Site::serve`](crate::Site::serve).
 ///
-/// The handshake of a connection delays no other connection. It has the time limit of the head of a request.
+/// A slow handshake delays no other connection. The time limit for the head of a request
+/// includes the handshake.
 ///
 /// # Examples
 ///
@@ -45,10 +47,10 @@ pub struct TlsListener<L> {
 }
 
 impl<L> TlsListener<L> {
-    /// Encrypts the connections of `listener`.
+    /// Creates a listener that encrypts the connections of `listener`.
     ///
-    /// The protocol is HTTP/1.1. If `config` lists other protocols for ALPN, clients may choose one that the site does
-    /// not serve.
+    /// The site serves only HTTP/1.1. `config` must therefore not list other protocols for
+    /// ALPN, because a client may choose one of them.
     pub fn new(listener: L, config: Arc<ServerConfig>) -> Self {
         Self { listener, acceptor: config.into() }
     }
@@ -74,7 +76,7 @@ impl<L: Listener> Listener for TlsListener<L> {
     }
 }
 
-/// A connection of a [`TlsListener`]. The first read or write begins the handshake.
+/// A connection of a [`TlsListener`]. The handshake begins at the first read or write.
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub struct TlsConnection<S> {
     state: State<S>,
@@ -83,7 +85,7 @@ pub struct TlsConnection<S> {
 enum State<S> {
     Handshake(Box<Accept<S>>),
     Open(Box<TlsStream<S>>),
-    /// The handshake has failed.
+    /// The handshake failed, so the connection cannot be used.
     Closed,
 }
 
@@ -94,7 +96,7 @@ impl<S> fmt::Debug for TlsConnection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsConnection<S> {
-    /// Completes the handshake.
+    /// Polls the handshake until it is complete. Returns the encrypted stream.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut TlsStream<S>>>> {
         if let State::Handshake(accept) = &mut self.state {
             match ready!(Pin::new(accept).poll(cx)) {
@@ -140,7 +142,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsConnection<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().state {
             State::Open(stream) => Pin::new(stream).poll_shutdown(cx),
-            // The drop of the connection ends the handshake.
+            // An incomplete handshake needs no shutdown, because it ends when the connection
+            // is dropped.
             State::Handshake(_) | State::Closed => Poll::Ready(Ok(())),
         }
     }

@@ -1,5 +1,6 @@
-//! The trace context of a request, in the headers of the W3C recommendation Trace Context. Without the feature
-//! `opentelemetry`, the headers have no effect.
+//! Reads the trace context of a request from the headers that the W3C recommendation
+//! Trace Context defines. Without the feature `opentelemetry`, these headers are
+//! ignored.
 
 use axum::http::HeaderMap;
 
@@ -14,7 +15,7 @@ impl TraceContext {
         Self(context.and_then(|parent| requeue::trace::remote_context(parent, text("tracestate"))))
     }
 
-    /// Polls `future` in the context of the request.
+    /// Polls `future`, with the trace context of the request as the current context.
     pub(crate) async fn cover<F: Future>(self, future: F) -> F::Output {
         use opentelemetry::trace::FutureExt as _;
         match self.0 {

@@ -2,32 +2,37 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The number of concurrent searches. Each search occupies a processor, which the workers also need.
+/// The maximum number of concurrent searches. Each search may use a processor
+/// completely, and the workers need processors too.
 const AT_ONCE: usize = 1;
 
-/// The turns, in the order of the requests.
+/// The permits of searches: one for each search that runs, and one for each search that
+/// runs or waits.
 #[derive(Debug)]
 pub(crate) struct Turns {
     at_once: Semaphore,
     all: Semaphore,
 }
 
-/// The right to search, until it is dropped: a permit for a search, and a place in the queue of requests.
+/// The right of a request to search, until this value is dropped. It consists of a
+/// permit to run, and a permit to run or wait.
 pub(crate) type Turn<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
 
 impl Turns {
-    /// Creates turns for only an eighth of the connections, but at least one, because other requests also need
-    /// connections.
+    /// Creates turns for a server with this number of connections. Searches may occupy
+    /// an eighth of them, but at least one. The others are left to other requests.
     pub(crate) fn new(connections: usize) -> Self {
         let most = (connections / 8).max(AT_ONCE);
         Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(most) }
     }
 
-    /// Waits for a turn. Returns `None` immediately if too many requests wait.
+    /// Waits for a turn. Returns `None` immediately if the maximum number of requests
+    /// is already waiting.
     pub(crate) async fn wait_turn(&self) -> Option<Turn<'_>> {
-        // A place in the queue of requests is taken first, so that the number of waiting requests is limited.
+        // The permit to wait is taken first, because it limits the number of waiting
+        // requests.
         let of_all = self.all.try_acquire().ok()?;
-        // The semaphore is never closed.
+        // `acquire` fails only if the semaphore is closed, and it is never closed.
         let one = self.at_once.acquire().await.ok()?;
         Some((one, of_all))
     }
@@ -50,10 +55,10 @@ mod tests {
         assert!(matches!(turns.wait_turn().now_or_never(), Some(None)));
         drop(walking);
         assert!(matches!(waiting.remove(0).now_or_never(), Some(Some(_))));
-        // A dropped request frees its turn.
+        // If the future of a waiting request is dropped, its place becomes free.
         waiting.clear();
         assert!(matches!(turns.wait_turn().now_or_never(), Some(Some(_))));
-        // A site with one connection can still search.
+        // A server with one connection permits one search.
         assert!(matches!(Turns::new(1).wait_turn().now_or_never(), Some(Some(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! The requests of workers: they claim keys, renew their leases, and end their claims.
+//! Handles the requests of workers: they claim keys, renew their leases, and end their claims.
 
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
@@ -23,14 +23,14 @@ use crate::params::{Problem, json};
 use crate::source::{Claim, Claimed, Ending, Ticket};
 use crate::state::SiteState;
 
-/// The limits of a claim: the name of its worker in bytes, its number of keys, its time to wait, and its leases, in
-/// seconds.
+/// The limits of a claim: the length of the worker's name in bytes, the number of keys, the time to
+/// wait, and the duration of the leases. Times are in seconds.
 const MAX_WORKER: usize = 100;
 const MAX: RangeInclusive<usize> = 1..=256;
 const WAIT: RangeInclusive<f64> = 0.0..=60.0;
 const LEASE: RangeInclusive<f64> = 1.0..=3600.0;
-/// The shortest time to wait. A client that polls in a loop therefore sends at most ten requests per second on each
-/// connection while no key is ready.
+/// The shortest time for which a claim waits. A client that sends one claim after another therefore
+/// sends at most ten requests per second on each connection while no key is ready.
 const LEAST_WAIT: Duration = Duration::from_millis(100);
 
 type Site = State<Arc<SiteState>>;
@@ -54,7 +54,8 @@ pub(crate) async fn answer_worker(
         Ok((ticket, ending(failure)))
     });
     let claims = claims.collect::<Result<Vec<_>, Problem>>()?;
-    // The claims are ended even if the client disconnects, because an item that is dropped counts as failed.
+    // The claims are ended even if the client disconnects, because a dropped item counts as a
+    // failure.
     let ended = run_to_end(async move {
         let ended =
             claims.into_iter().map(|(ticket, ending)| site.source.end_claim(ticket, ending));
@@ -85,7 +86,8 @@ async fn claim(site: &SiteState, request: NewClaim) -> Result<Response, Problem>
         claimed = site.source.claim_keys(&claim) => claimed,
         _ = ended.wait_for(|&ended| ended) => Err(Problem::stopped()),
     };
-    // A queue in memory can end because it is empty. Its last client must learn that instead of an error.
+    // A queue in memory may shut down because it is empty. With `until_empty`, the client then
+    // learns that it is empty, instead of receiving an error.
     let has_keys = claimed.as_ref().is_ok_and(|claimed| !claimed.keys.is_empty());
     if until_empty && !has_keys && site.source.is_empty().await? {
         return Ok(json(&ClaimList { claims: Vec::new(), empty: true }));
@@ -100,8 +102,8 @@ async fn claim(site: &SiteState, request: NewClaim) -> Result<Response, Problem>
     Ok(answer_claim(claimed))
 }
 
-/// Returns the response that leaves the keys to the client. If the connection is closed before the body is written, the
-/// drop of the body returns the keys to the queue.
+/// Returns a response with the claimed keys. When the body is written, the keys are left to the
+/// client. If the connection is closed earlier, the drop of the body returns the keys to the queue.
 fn answer_claim(Claimed { keys, held }: Claimed) -> Response {
     // Serialization does not fail for these types.
     let body = serde_json::to_vec(&ClaimList { claims: keys, empty: false }).unwrap_or_default();
@@ -138,7 +140,8 @@ async fn renew(site: &SiteState, request: Renewals) -> Result<Response, Problem>
 }
 
 impl NamedClaim {
-    /// Returns the claim and the failure. Only a request of `fail` can have a failure.
+    /// Returns the claim and the description of its failure. If `may_fail` is false, the request
+    /// must not describe a failure.
     fn into_parts(self, may_fail: bool) -> Result<(Ticket, FailedRun), Problem> {
         let wrong = |error: &str| Problem::parameter("claims", error);
         let Self { key, key_base64, token, error, exit_status, output, after, give_up } = self;
@@ -191,7 +194,7 @@ mod tests {
 
     fn site(queue: &Queue<String>) -> Site {
         let token = AccessToken::new(TOKEN).unwrap();
-        // One claim can wait.
+        // With 4 connections, one claim can wait.
         Site::builder(queue.clone()).admin(token).max_connections(4).build()
     }
 
@@ -224,11 +227,12 @@ mod tests {
         drop(answer);
         assert_eq!((queue.states().ready, queue.failures("a")), (1, 0));
 
-        // The client disconnects while it waits.
+        // The client disconnects while its claim waits for a key.
         let item = queue.try_get().unwrap();
         let mut waiting = claim(&site);
         assert!((&mut waiting).now_or_never().is_none());
-        // Another client that waits is refused, because other requests need the connections.
+        // A second claim that waits is refused, because other requests need the remaining
+        // connections.
         let refused = claim(&site).await.unwrap_err().into_response();
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert!(refused.headers().contains_key(header::RETRY_AFTER));
@@ -236,7 +240,7 @@ mod tests {
         item.complete(requeue::Completion::Release);
         assert_eq!(queue.states().ready, 1);
 
-        // The client has the key once the answer is written.
+        // The client has the key after the body was written.
         let claims = read(claim(&site).await.unwrap()).await;
         assert_eq!(claims["claims"][0]["attempt"], json!(1));
         assert_eq!(queue.states().in_flight, 1);

@@ -1,13 +1,14 @@
-//! Permissions: RBAC as a list of rules.
+//! The permissions of users, as rules of RBAC.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::{Value, json};
 
 use crate::request::{Request, Verb};
 
-/// A user, and the requests that the user may make.
+/// A user, and the requests that RBAC permits to this user.
 ///
-/// Rules only allow, as in RBAC. Everyone may use discovery, and may ask about their own access.
+/// As in RBAC, a rule can only permit requests. Every user may read discovery, and may ask for
+/// their own permissions.
 ///
 /// # Examples
 ///
@@ -27,30 +28,32 @@ use crate::request::{Request, Verb};
 #[derive(Clone, Debug)]
 pub struct Access {
     user: String,
-    /// The rules, each with the namespace to which it is limited. `None` allows everything.
+    /// The rules, each with the namespace in which it applies. A rule with the namespace
+    /// `None` applies in all namespaces. If the list itself is `None`, the user may send any
+    /// request.
     rules: Option<Vec<(Option<String>, PolicyRule)>>,
 }
 
 impl Access {
-    /// Returns a user who may do everything.
+    /// Returns a user who may send any request.
     #[must_use]
     pub fn admin() -> Self {
         Self { user: "system:admin".into(), rules: None }
     }
 
-    /// Returns a user without rules.
+    /// Returns a user with this name, who has no permissions yet.
     #[must_use]
     pub fn user(name: &str) -> Self {
         Self { user: name.into(), rules: Some(Vec::new()) }
     }
 
-    /// Adds rules for all namespaces, as a ClusterRoleBinding does.
+    /// Adds rules that apply in all namespaces, as a ClusterRoleBinding does.
     #[must_use]
     pub fn allow(self, rules: impl IntoIterator<Item = PolicyRule>) -> Self {
         self.add(None, rules)
     }
 
-    /// Adds rules for one namespace, as a RoleBinding does.
+    /// Adds rules that apply in one namespace, as a RoleBinding does.
     #[must_use]
     pub fn allow_in(self, namespace: &str, rules: impl IntoIterator<Item = PolicyRule>) -> Self {
         self.add(Some(namespace), rules)
@@ -68,7 +71,7 @@ impl Access {
         &self.user
     }
 
-    /// Returns why the request is forbidden, or `None` if it is allowed.
+    /// Returns the reason why RBAC forbids the request, or `None` if it is permitted.
     pub(crate) fn refusal(&self, verb: Verb, request: &Request) -> Option<String> {
         let path = &request.path;
         let (_, _, name) = request.resource();
@@ -98,7 +101,8 @@ impl Access {
         })
     }
 
-    /// Answers a SelfSubjectAccessReview.
+    /// Answers a SelfSubjectAccessReview: fills in whether this user may send the described
+    /// request.
     pub(crate) fn review(&self, review: &Value) -> Value {
         let spec = &review["spec"];
         let attribute = |name: &str| spec["resourceAttributes"][name].as_str().unwrap_or_default();
@@ -144,7 +148,7 @@ impl Access {
     }
 }
 
-/// A request, in the terms of RBAC.
+/// The properties of a request that the rules of RBAC refer to.
 struct Attributes<'a> {
     verb: &'a str,
     group: &'a str,

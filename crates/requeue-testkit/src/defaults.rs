@@ -1,18 +1,20 @@
-//! The defaults that the API server sets in pods and workloads, and in what both contain.
+//! Sets the defaults that the API server sets in pods, in workloads, and in other built-in
+//! kinds.
 
 use serde_json::{Map, Value, json};
 
 use crate::kind::Kind;
 use crate::schema::Schema;
 
-/// Sets missing fields of an object, as the server does when it reads it.
+/// Sets the missing fields that the server sets when it reads an object of this kind.
 pub(crate) fn set(object: &mut Value, kind: &Kind) {
     match (&*kind.group, &*kind.plural) {
         ("", "events") => {
             let texts = [("reportingComponent", json!("")), ("reportingInstance", json!(""))];
             set_fields(object, &texts);
             set_fields(object, &[("source", json!({}))]);
-            // Times that are not set are shown as null, and come back so.
+            // Responses contain times that are not set as null, and clients send these nulls
+            // back. They count as missing.
             if let Some(fields) = object.as_object_mut() {
                 fields.retain(|_, field| !field.is_null());
             }
@@ -67,7 +69,8 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
     }
 }
 
-/// Returns the empty object of a kind, as Go writes it: with the fields that are never left out.
+/// Returns an object of a kind without values. It contains the fields that Go writes even if
+/// they are empty.
 pub(crate) fn zero(kind: &Kind) -> Value {
     let template = json!({ "metadata": {}, "spec": { "containers": null } });
     let mut object = match kind.definition {
@@ -96,7 +99,8 @@ pub(crate) fn zero(kind: &Kind) -> Value {
     object
 }
 
-/// Sets fields that are missing or null. A null object counts as empty.
+/// Sets the fields that are missing or null. If the object itself is null, it becomes an object
+/// with these fields.
 fn set_fields(object: &mut Value, defaults: &[(&str, Value)]) {
     if object.is_null() {
         *object = json!({});
@@ -154,7 +158,8 @@ fn set_pod(pod: &mut Value) {
     }
 }
 
-/// Sets what the API server's admission plugins set. The client does not own these fields.
+/// Sets the fields that the admission plugins of the API server set. The client does not own
+/// these fields.
 pub(crate) fn admit(object: &mut Value, kind: &Kind) {
     if !kind.is_core("pods") {
         return;
@@ -181,7 +186,8 @@ pub(crate) fn admit(object: &mut Value, kind: &Kind) {
     object["spec"]["tolerations"] = json!(tolerations);
 }
 
-/// Returns the class of service that follows from a pod's resources.
+/// Returns the class of service of a pod, which the API server computes from the resources of
+/// its containers.
 pub(crate) fn quality_of_service(pod: &Value) -> &'static str {
     let containers = pod["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let empty = Map::new();

@@ -1,10 +1,10 @@
-//! Definitions of custom resources, as their kinds use them.
+//! The parts of a CustomResourceDefinition that its kinds need.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-/// A definition, which all versions of its kind share.
+/// A CustomResourceDefinition. All versions of its kind share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Definition(Arc<Value>);
 
@@ -13,12 +13,12 @@ impl Definition {
         Self(definition)
     }
 
-    /// Returns the resource version of the definition.
+    /// Returns the resource version of the definition object.
     pub(crate) fn version_of_definition(&self) -> u64 {
         text(&self.0["metadata"]["resourceVersion"]).parse().unwrap_or(0)
     }
 
-    /// Returns whether another state of the definition gives the same kinds.
+    /// Returns true if another state of the definition defines the same kinds.
     pub(crate) fn is_equal_to(&self, other: &Value) -> bool {
         let is_equal = |pointer| self.0.pointer(pointer) == other.pointer(pointer);
         ["/metadata/uid", "/spec", "/status/acceptedNames"].into_iter().all(is_equal)
@@ -34,17 +34,19 @@ impl Definition {
         version.and_then(|version| version["name"].as_str()).unwrap_or_default()
     }
 
-    /// Returns the schema of a version.
+    /// Returns the schema of one version of the kind.
     pub(crate) fn schema(&self, version: &str) -> &Value {
         &self.version(version)["schema"]["openAPIV3Schema"]
     }
 
-    /// Returns the paths of the subresource `scale`.
+    /// Returns the entry of the subresource `scale`, which contains the paths of its
+    /// fields.
     pub(crate) fn scale(&self, version: &str) -> &Value {
         &self.version(version)["subresources"]["scale"]
     }
 
-    /// Returns the fields by which objects can be selected, without the leading dot.
+    /// Returns the paths of the fields by which objects can be selected, without the
+    /// leading dot.
     pub(crate) fn selectable_fields(&self, version: &str) -> Vec<String> {
         let fields = self.version(version)["selectableFields"].as_array();
         let fields = fields.into_iter().flatten();

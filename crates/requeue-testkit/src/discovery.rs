@@ -1,4 +1,5 @@
-//! Paths without a resource: versions, groups, and the resources of each.
+//! Answers requests without a resource in the path: discovery of groups, versions and
+//! resources, and probes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,8 @@ use serde_json::{Value, json};
 use crate::kind::{Kind, Kinds};
 use crate::status::Failure;
 
-/// Answers a request whose path is not that of a resource. `None` says that the server is well.
+/// Answers a request whose path is not that of a resource. Returns `None` for a probe, which
+/// has no JSON.
 pub(crate) fn respond(
     kinds: &Kinds,
     request: &http::Request<Bytes>,
@@ -74,17 +76,20 @@ fn version() -> Value {
     })
 }
 
-/// Returns the versions of a group: stable, beta, alpha, each with the newest first, then other names by the alphabet.
+/// Returns the versions of a group: first the stable versions, then beta, then alpha, and
+/// within these the newest first. Other names follow, sorted alphabetically.
 fn versions(kinds: &Kinds, group: &str) -> Vec<String> {
     let of_group = kinds.keys().filter(|(found, _, _)| found == group);
     let versions: BTreeSet<_> = of_group.map(|(_, version, _)| version.clone()).collect();
     let mut versions: Vec<_> = versions.into_iter().collect();
-    // The names are in the order of the alphabet, and the sort is stable.
+    // The names are already sorted alphabetically. The sort is stable, so names without a
+    // priority keep this order.
     versions.sort_by_key(|version| Reverse(priority(version)));
     versions
 }
 
-/// Returns the stability, the major and the minor number of a version such as `v2beta1`. `None` for other names.
+/// Returns the stability, the major and the minor number of a version such as `v2beta1`.
+/// Returns `None` for names of another form.
 fn priority(version: &str) -> Option<(u8, u64, u64)> {
     let rest = version.strip_prefix('v')?;
     let number = |text: &str| {
@@ -125,7 +130,8 @@ fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Value, Failure
     }))
 }
 
-/// Returns the resources of many groups in one response.
+/// Returns the resources of all selected groups in one response, the aggregated form of
+/// discovery.
 fn all_resources(kinds: &Kinds, has_group: impl Fn(&str) -> bool) -> Value {
     let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (group, _, _) in kinds.keys().filter(|(group, _, _)| has_group(group)) {

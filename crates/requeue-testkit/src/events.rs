@@ -1,8 +1,10 @@
-//! The two forms of an Event. They are one stored object, in the form of the core group.
+//! Converts Events between their two forms. The server stores an Event once, in the form
+//! of the core group.
 
 use serde_json::{Value, json};
 
-/// The fields whose names differ: in the core group, and in `events.k8s.io`.
+/// The fields whose names differ: the name in the core group, and the name in
+/// `events.k8s.io`.
 const NAMES: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -13,12 +15,12 @@ const NAMES: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// Converts an Event of the core group.
+/// Converts an Event from the form of the core group to that of `events.k8s.io`.
 pub(crate) fn to_new(event: &Value) -> Value {
     convert(event, "events.k8s.io/v1", |(old, new)| (old, new))
 }
 
-/// Converts an Event of `events.k8s.io`.
+/// Converts an Event from the form of `events.k8s.io` to that of the core group.
 pub(crate) fn to_core(event: &Value) -> Value {
     convert(event, "v1", |(old, new)| (new, old))
 }

@@ -1,4 +1,5 @@
-//! The kinds that the server has: a table of the built-in kinds, and those that definitions add.
+//! The kinds of a server: the built-in kinds, which a table describes, and the kinds that
+//! definitions add.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -7,10 +8,13 @@ use serde_json::{Value, json};
 
 use crate::definition::Definition;
 
-/// Kinds of Kubernetes 1.37: version, resource, kind, singular, scope, short names, categories, subresources, verbs.
+/// The built-in kinds of Kubernetes 1.37. Each line contains the version, the resource, the
+/// kind, the singular, the scope, the short names, the categories, the subresources and the
+/// verbs.
 const BUILT_IN: &str = include_str!("builtin/kinds.txt");
 
-/// Groups whose kinds act on other objects or on requests: to store them without acting would pretend.
+/// The groups whose kinds change how the server treats other objects or requests. The testkit
+/// does not have these kinds, because storing them without this effect would be misleading.
 const ACTING: [&str; 6] = [
     "admissionregistration.k8s.io",
     "apiregistration.k8s.io",
@@ -20,7 +24,8 @@ const ACTING: [&str; 6] = [
     "storagemigration.k8s.io",
 ];
 
-/// Built-in kinds whose `metadata.generation` counts changes of the spec.
+/// The built-in kinds whose `metadata.generation` the server increases with each change of the
+/// spec.
 const GENERATIONS: [&str; 15] = [
     "cronjobs",
     "daemonsets",
@@ -52,19 +57,19 @@ pub(crate) struct Kind {
     pub(crate) is_namespaced: bool,
     pub(crate) subresources: Vec<String>,
     pub(crate) verbs: Vec<String>,
-    /// `None` for a built-in kind.
+    /// The definition of a custom resource, or `None` for a built-in kind.
     pub(crate) definition: Option<Arc<Definition>>,
 }
 
-/// The part of an object that a write may change.
+/// The part of an object that a write can change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Part {
-    /// Everything but the status, if the kind has that subresource.
+    /// All fields. If the kind has the subresource `status`, all fields except the status.
     Main,
     Status,
 }
 
-/// The kinds by group, version and plural.
+/// The kinds, by their group, version and plural.
 pub(crate) type Kinds = BTreeMap<(String, String, String), Arc<Kind>>;
 
 impl Kind {
@@ -75,12 +80,14 @@ impl Kind {
         }
     }
 
-    /// Returns the resource with its group, as in messages: `websites.example.com`.
+    /// Returns the name of the resource with its group, as error messages contain it:
+    /// `websites.example.com`.
     pub(crate) fn qualified(&self) -> String {
         qualify(&self.plural, &self.group)
     }
 
-    /// Returns the kind with its group, as in messages: `Website.example.com`.
+    /// Returns the name of the kind with its group, as error messages contain it:
+    /// `Website.example.com`.
     pub(crate) fn qualified_kind(&self) -> String {
         qualify(&self.kind, &self.group)
     }
@@ -96,12 +103,14 @@ impl Kind {
         (self.group.clone(), self.version.clone(), self.plural.clone())
     }
 
-    /// Returns the group in which objects are stored. Both kinds of Event are one resource.
+    /// Returns the group under which the objects are stored. The two kinds of Event share one
+    /// resource in the core group.
     pub(crate) fn storage_group(&self) -> &str {
         if self.is_new_event() { "" } else { &self.group }
     }
 
-    /// Returns whether this is an Event of `events.k8s.io`, whose fields have other names.
+    /// Returns true if this is the kind Event of `events.k8s.io`, whose fields have other names
+    /// than in the core group.
     pub(crate) fn is_new_event(&self) -> bool {
         self.group == "events.k8s.io" && self.plural == "events"
     }
@@ -124,7 +133,8 @@ impl Kind {
             || (GENERATIONS.contains(&&*self.plural) || self.plural == "statefulsets")
     }
 
-    /// Returns the fields that a write to this part cannot change, so that its writer never owns them.
+    /// Returns the fields that a write to this part cannot change. The writer therefore never
+    /// owns them.
     pub(crate) fn reset_fields(&self, part: Part) -> &'static [&'static [&'static str]] {
         const STATUS: &[&[&str]] = &[&["f:status"]];
         const ALL_BUT_STATUS: &[&[&str]] = &[&["f:metadata"], &["f:spec"]];
@@ -148,7 +158,7 @@ impl Kind {
         }
     }
 
-    /// Returns whether a PUT without a resource version replaces any stored object.
+    /// Returns true if a PUT without a resource version may replace a stored object.
     pub(crate) fn allows_unconditional_update(&self) -> bool {
         let kinds = [
             "csidrivers",
@@ -161,7 +171,7 @@ impl Kind {
         self.definition.is_none() && !self.is_definition() && !kinds.contains(&&*self.plural)
     }
 
-    /// Returns whether a PUT creates an object that does not exist.
+    /// Returns true if a PUT creates the object if it does not exist.
     pub(crate) fn allows_create_on_update(&self) -> bool {
         let kinds = [
             "clusterrolebindings",
@@ -178,12 +188,13 @@ impl Kind {
         self.definition.is_none() && kinds.contains(&&*self.plural)
     }
 
-    /// Returns whether a deletion without a policy leaves the dependents, as the first versions of the kind did.
+    /// Returns true if a deletion without a policy keeps the dependents. These kinds still
+    /// behave like their first versions.
     pub(crate) fn orphans_by_default(&self) -> bool {
         self.is_core("replicationcontrollers") || (self.group == "batch" && self.plural == "jobs")
     }
 
-    /// Returns whether a deletion is answered with the object instead of a `Status`.
+    /// Returns true if the response to a deletion contains the object instead of a `Status`.
     pub(crate) fn returns_deleted_object(&self) -> bool {
         let kinds = [
             "csidrivers",
@@ -203,7 +214,8 @@ impl Kind {
         self.definition.is_none() && kinds.contains(&&*self.plural)
     }
 
-    /// Returns the entry of discovery for the kind, or for one of its subresources.
+    /// Returns the entry for this kind, or for one of its subresources, in the responses of
+    /// discovery.
     pub(crate) fn resource(&self, subresource: Option<&str>) -> Value {
         let Some(subresource) = subresource else {
             let mut resource = json!({
@@ -241,7 +253,7 @@ pub(crate) fn qualify(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
-/// Returns the built-in kinds.
+/// Returns the built-in kinds that the testkit has.
 pub(crate) fn built_in() -> Kinds {
     static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
         BUILT_IN
@@ -254,14 +266,14 @@ pub(crate) fn built_in() -> Kinds {
     KINDS.clone()
 }
 
-/// Returns whether real servers have kinds in this group that the testkit does not.
+/// Returns true if a real server may have built-in kinds in this group.
 pub(crate) fn is_known_group(group: &str) -> bool {
     group.is_empty()
         || group.ends_with(".k8s.io")
         || ["apps", "autoscaling", "batch", "extensions", "policy"].contains(&group)
 }
 
-/// Returns whether the testkit has all kinds of this version of a built-in group.
+/// Returns true if the testkit has every kind in this version of a built-in group.
 pub(crate) fn has_all_kinds(group: &str, version: &str) -> bool {
     !ACTING.contains(&group)
         && BUILT_IN

@@ -1,16 +1,21 @@
-//! An API server of Kubernetes in memory, for tests of controllers that use kube's client.
+//! A Kubernetes API server in memory, for tests of controllers that use kube's client.
 //!
-//! - [`ApiServer`] is a tower service. [`ApiServer::client`] returns kube's [`Client`](kube::Client) for it, and the
-//!   controller under test does not notice a difference. There are no sockets, threads or tasks.
-//! - [`Cluster`] is the state machine behind it, without a clock or I/O: the same requests have the same responses.
-//! - It knows objects of Kubernetes' own kinds and of custom resources, with their versions, subresources, finalizers
-//!   and owners.
-//! - It knows merge patches, JSON patches and server-side apply, selectors, pages, past versions of lists, watches and
-//!   [permissions](Access).
-//! - A request for anything else fails with 501 and a message that names it. The server never pretends.
-//! - No controller runs beside it, except for those that end deletions. Nothing creates pods. Of
-//!   Kubernetes' own kinds, only pods, workloads, Secrets, Leases and Events have defaults. Only ConfigMaps, Secrets,
-//!   Leases, Events, Pods, Deployments, ReplicaSets and roles are validated beyond metadata and types.
+//! - [`ApiServer`] is a tower service. [`ApiServer::client`] returns kube's
+//!   [`Client`](kube::Client), which calls this service directly. The controller under test
+//!   needs no changes. The server uses no sockets, threads or tasks.
+//! - [`Cluster`] is the state machine of the server. It has no clock and no I/O, so equal
+//!   requests at equal times have equal responses.
+//! - The server stores objects of built-in kinds and of custom resources, with their versions,
+//!   subresources, finalizers and owners.
+//! - It implements merge patches, JSON patches, server-side apply, selectors, pages, lists of
+//!   past versions, watches and [permissions](Access).
+//! - If a request needs another feature, the response has the status 501 and a message that
+//!   names the feature. The server never returns a wrong result instead.
+//! - No controllers run, except those that complete deletions. For example, no controller creates
+//!   pods. Among the built-in kinds, only pods, workloads, Secrets, Leases and Events have
+//!   defaults. The server validates metadata and the types of fields in all built-in kinds. It
+//!   validates more only in ConfigMaps, Secrets, Leases, Events, Pods, Deployments, ReplicaSets
+//!   and roles.
 //!
 //! # Examples
 //!

@@ -1,4 +1,4 @@
-//! The metadata that the server sets and checks.
+//! The metadata that only the server sets.
 
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::fmt::temporal::DateTimePrinter;
@@ -6,16 +6,17 @@ use serde_json::{Value, json};
 
 use crate::kind::Kind;
 
-/// Metadata that only the server sets.
+/// The fields of metadata that a client cannot set.
 const OF_SERVER: [&str; 5] =
     ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "uid"];
 
-/// Returns a time as in metadata: RFC 3339, in seconds.
+/// Formats a time as in metadata: RFC 3339 with whole seconds.
 pub(crate) fn time(now: Timestamp) -> String {
     DateTimePrinter::new().precision(Some(0)).timestamp_to_string(&now)
 }
 
-/// Sets the metadata of a new object.
+/// Sets the metadata that the server sets in a new object, and removes values from the
+/// client.
 pub(crate) fn begin(object: &mut Value, kind: &Kind, uid: &str, now: Timestamp) {
     let Some(meta) = object["metadata"].as_object_mut() else { return };
     for field in OF_SERVER {
@@ -30,7 +31,8 @@ pub(crate) fn begin(object: &mut Value, kind: &Kind, uid: &str, now: Timestamp) 
     }
 }
 
-/// Takes the metadata that only the server sets from the stored object.
+/// Copies the metadata that only the server sets from the stored object to the new
+/// object.
 pub(crate) fn keep(new: &mut Value, old: &Value) {
     let old = &old["metadata"];
     let Some(new) = new["metadata"].as_object_mut() else { return };
@@ -50,7 +52,7 @@ pub(crate) fn keep(new: &mut Value, old: &Value) {
     new.remove("selfLink");
 }
 
-/// Sets the managed fields, or removes them if there are none.
+/// Sets the managed fields. If the list is empty, removes the field.
 pub(crate) fn set_managed_fields(object: &mut Value, managed_fields: Value) {
     let Some(meta) = object["metadata"].as_object_mut() else { return };
     match managed_fields.as_array() {
@@ -63,7 +65,8 @@ pub(crate) fn set_managed_fields(object: &mut Value, managed_fields: Value) {
     }
 }
 
-/// Returns whether nothing holds an object that is being deleted.
+/// Returns true if an object is being deleted, and neither a finalizer nor a grace
+/// period keeps it.
 pub(crate) fn is_ready_to_go(object: &Value) -> bool {
     let meta = &object["metadata"];
     let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);

@@ -1,6 +1,6 @@
-//! Random numbers that depend only on a seed.
+//! Generates random numbers that depend only on a seed.
 
-/// Splitmix64: one addition and a mix for each number.
+/// The generator Splitmix64. Each number needs one addition and one mix of the bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -16,7 +16,8 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns the random end of a generated name: five characters that form no words.
+    /// Returns the random suffix of a generated name: five characters without vowels,
+    /// so that they form no words.
     pub(crate) fn name_suffix(&mut self) -> String {
         const CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         let count = CHARACTERS.len() as u64;

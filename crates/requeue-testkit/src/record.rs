@@ -1,39 +1,42 @@
-//! The log of requests.
+//! The record of requests to a [`Cluster`](crate::Cluster).
 
 use k8s_openapi::jiff::Timestamp;
 
-/// A request, and its result.
+/// A request to the server, and its result.
 ///
-/// Versions are resource versions.
+/// All versions in this struct are resource versions.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Record {
-    /// The time of the request.
+    /// The time at which the server received the request.
     pub at: Timestamp,
-    /// The user who made the request.
+    /// The name of the user who sent the request.
     pub user: String,
-    /// The verb of RBAC, such as `deletecollection`; for a path without a resource, the method.
+    /// The verb of RBAC, such as `deletecollection`. If the path has no resource, the HTTP
+    /// method.
     pub verb: String,
-    /// The resource with its group, such as `deployments.apps`; or a path without a resource.
+    /// The resource with its group, such as `deployments.apps`. If the path has no resource,
+    /// the path.
     pub resource: String,
-    /// The subresource, such as `status`.
+    /// The subresource, such as `status`, or `None`.
     pub subresource: Option<String>,
-    /// The namespace of the object or the list.
+    /// The namespace in the path, or `None`.
     pub namespace: Option<String>,
-    /// The name of the object. For a creation it comes from the body.
+    /// The name of the object. It is from the path, or, for a creation, from the body.
     pub name: Option<String>,
-    /// The version that the client sent: in the query of a read, in the body of a write.
+    /// The version that the client sent: in the query of a read, or in the body of a write.
     pub version_sent: Option<String>,
-    /// The field manager of a write.
+    /// The name of the field manager, if the request is a write.
     pub manager: Option<String>,
-    /// True if the request should not change anything.
+    /// True if the request was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// The status code of HTTP.
+    /// The HTTP status code of the response.
     pub code: u16,
-    /// The reason of a failure, such as `Conflict`.
+    /// The reason in the response, such as `Conflict`, if the request failed.
     pub reason: Option<String>,
     /// The version of the server before the request.
     pub version_before: u64,
-    /// The version of the server after the request. It differs from `version_before` if the request changed objects.
+    /// The version of the server after the request. If it differs from `version_before`, the
+    /// request has changed objects.
     pub version_after: u64,
 }

@@ -1,4 +1,4 @@
-//! Reads a request: its path, its query, and the forms of its body and of the response.
+//! Parses a request: its path, its query, its body, and the requested form of the response.
 
 use bytes::Bytes;
 use http::Method;
@@ -11,7 +11,7 @@ use crate::record::Record;
 use crate::selector::Selector;
 use crate::status::{Failure, FieldError};
 
-/// The form of a patch.
+/// The type of a patch, from the header `Content-Type`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum PatchType {
     Json,
@@ -20,7 +20,7 @@ pub(crate) enum PatchType {
     Apply,
 }
 
-/// The verb of a request.
+/// The verb of a request, with the type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verb {
     Get,
@@ -34,7 +34,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Returns the verb of RBAC.
+    /// Returns the name of the verb in RBAC.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -49,7 +49,7 @@ impl Verb {
     }
 }
 
-/// The path of a resource.
+/// The parts of a path that names a resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Path {
     pub(crate) group: String,
@@ -61,7 +61,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Returns `None` if the path is not that of a resource, such as `/version`.
+    /// Parses a path. Returns `None` if it does not name a resource, such as `/version`.
     pub(crate) fn parse(path: &str) -> Option<Self> {
         let parts: Vec<_> = path
             .split('/')
@@ -75,7 +75,8 @@ impl Path {
             _ => return None,
         };
         let (namespace, rest) = match rest {
-            // The namespace itself, and its subresources.
+            // The path is that of a Namespace or of its subresource, and not that of an
+            // object in the namespace.
             ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, rest),
             ["namespaces", namespace, rest @ ..] => (Some((*namespace).to_owned()), rest),
             rest => (None, rest),
@@ -98,7 +99,8 @@ impl Path {
         })
     }
 
-    /// Returns the namespace in which RBAC sees the request: that of a Namespace is its own.
+    /// Returns the namespace for the rules of RBAC. If the object is a Namespace, this is
+    /// its own name.
     pub(crate) fn own_namespace(&self) -> &str {
         let is_namespace = self.group.is_empty() && self.plural == "namespaces";
         let namespace = if is_namespace { &self.name } else { &self.namespace };
@@ -106,7 +108,7 @@ impl Path {
     }
 }
 
-/// How a resource version in a query is meant.
+/// The rule that says which versions may answer a request with a resource version.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Match {
     Exact,
@@ -124,7 +126,7 @@ impl Match {
     }
 }
 
-/// The treatment of fields that the server does not know.
+/// The treatment of fields in a body that the schema does not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -133,7 +135,7 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
-/// The treatment of an object's dependents in a deletion.
+/// The treatment of the dependents of an object when the object is deleted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Propagation {
     Background,
@@ -157,13 +159,13 @@ impl Propagation {
     }
 }
 
-/// The query of a request.
+/// The parsed options in the query of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) selector: Selector,
     pub(crate) limit: usize,
     pub(crate) page: Option<String>,
-    /// The version as sent; empty if there is none.
+    /// The resource version as the client sent it, or an empty text if it sent none.
     pub(crate) version: String,
     pub(crate) version_match: Option<Match>,
     pub(crate) watch: bool,
@@ -204,7 +206,7 @@ impl Options {
                 }
                 "watch" => options.watch = truth(),
                 "timeoutSeconds" => {
-                    // The server replaces zero with its default.
+                    // The server replaces a timeout of zero with its default.
                     let seconds = u64::try_from(number(&value)?).unwrap_or(0);
                     options.timeout_seconds = Some(seconds).filter(|it| *it > 0);
                 }
@@ -238,7 +240,8 @@ impl Options {
                         Some(if truth() { Propagation::Orphan } else { Propagation::Background });
                 }
                 "gracePeriodSeconds" => options.grace_seconds = Some(number(&value)?),
-                // These change only the form of the response, or limit its time.
+                // These parameters change only the format of the response, or limit the time
+                // of the request.
                 "pretty" | "timeout" => {}
                 other => {
                     return Err(Failure::not_implemented(format_args!(
@@ -251,7 +254,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Returns the version in the query, or 0.
+    /// Returns the resource version in the query, or 0 if there is none.
     pub(crate) fn parsed_version(&self) -> Result<u64, FieldError> {
         let version = &self.version;
         let is_number = version.bytes().all(|it| it.is_ascii_digit());
@@ -267,14 +270,14 @@ impl Options {
     }
 }
 
-/// Reads a number. The error is that of Go.
+/// Parses a number. The text of the error is that of Go.
 fn number(value: &str) -> Result<i64, Failure> {
     value.parse().map_err(|_| {
         Failure::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax"))
     })
 }
 
-/// The form of the objects in a response.
+/// The part of the objects that a response contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Projection {
     #[default]
@@ -282,18 +285,20 @@ pub(crate) enum Projection {
     Metadata,
 }
 
-/// A request, read.
+/// A parsed request for a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) verb: Verb,
     pub(crate) path: Path,
     pub(crate) options: Options,
     pub(crate) projection: Projection,
-    /// The body as JSON. Null if it is empty.
+    /// The body as JSON, or null if the body is empty.
     pub(crate) body: Value,
-    /// Why the body of a creation or an update is no object, in the words of the API server.
+    /// The reason why the body of a creation or an update is not an object, in the words of
+    /// the API server.
     pub(crate) unread: Option<String>,
-    /// The name of the client before the first slash, as the default field manager.
+    /// The name of the client: the part of the header `User-Agent` before the first slash.
+    /// It is the default field manager.
     pub(crate) agent: String,
 }
 
@@ -345,7 +350,7 @@ impl Request {
         Ok(Self { verb, path, options, projection, body, unread, agent })
     }
 
-    /// Writes what the request says into its record.
+    /// Copies the properties of the request to its record.
     pub(crate) fn describe(&self, record: &mut Record) {
         let path = &self.path;
         record.verb = self.verb.name().into();
@@ -367,7 +372,8 @@ impl Request {
         record.dry_run = self.options.dry_run;
     }
 
-    /// Returns the group, the plural and the name. A list or a watch names an object by its selector.
+    /// Returns the group, the plural and the name of the resource. A list or a watch of a
+    /// single object has the name in its selector.
     pub(crate) fn resource(&self) -> (&str, &str, &str) {
         let is_list = matches!(self.verb, Verb::List | Verb::Watch);
         let selected = if is_list { self.options.selector.name() } else { None };
@@ -375,14 +381,15 @@ impl Request {
         (&self.path.group, &self.path.plural, name)
     }
 
-    /// Returns the name of the client that owns the fields which the request sets.
+    /// Returns the name of the field manager that owns the fields which the request sets.
     pub(crate) fn manager(&self) -> String {
         let manager = self.options.manager.clone().filter(|manager| !manager.is_empty());
         manager.unwrap_or_else(|| self.agent.clone())
     }
 }
 
-/// Returns why a body, which was read as JSON, is no object, and how it begins.
+/// Returns the reason why a body is not an object, and the beginning of the body. `read` is
+/// the result of parsing the body as JSON.
 fn unread(body: &[u8], read: &serde_json::Result<Value>) -> Option<String> {
     const SHOWN: usize = 30;
     let why = match read {
@@ -412,7 +419,8 @@ fn unread(body: &[u8], read: &serde_json::Result<Value>) -> Option<String> {
     Some(format!("couldn't get version/kind; json parse error: {why} ({begin}{rest})"))
 }
 
-/// Returns the error in the words of Go, where they are known.
+/// Returns an error of the JSON parser. If the corresponding text of Go is known, returns
+/// that text.
 pub(crate) fn json_error(text: &[u8], error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "unexpected end of JSON input".into();
@@ -439,7 +447,8 @@ fn patch_type(content_type: &str, group: &str) -> Result<PatchType, Failure> {
     }
 }
 
-/// Refuses a patch of a custom resource, which has no strategic merge patches.
+/// Returns the error for a strategic merge patch of a custom resource. Custom resources do
+/// not support this type of patch.
 pub(crate) fn unsupported_custom_patch() -> Failure {
     Failure::unsupported_media(
         "the body of the request was in an unknown format - accepted media types include: \
@@ -447,7 +456,7 @@ pub(crate) fn unsupported_custom_patch() -> Failure {
     )
 }
 
-/// Returns the first form in the header that the testkit has.
+/// Returns the first form in the header `Accept` that the testkit implements.
 fn projection(accept: &str) -> Result<Projection, Failure> {
     let mut refused = None;
     for form in accept.split(',').map(str::trim).filter(|form| !form.is_empty()) {
@@ -459,7 +468,7 @@ fn projection(accept: &str) -> Result<Projection, Failure> {
             ("application/json", Some("PartialObjectMetadata" | "PartialObjectMetadataList")) => {
                 return Ok(Projection::Metadata);
             }
-            // The aggregated form of discovery.
+            // This is the aggregated form of discovery.
             ("application/json", Some("APIGroupDiscoveryList")) => return Ok(Projection::Whole),
             _ => refused = refused.or(Some(form)),
         }

@@ -1,4 +1,5 @@
-//! Schemas of objects: those of the built-in kinds, and those in definitions of custom resources.
+//! The schemas of objects: those of the built-in kinds, and those in the definitions of custom
+//! resources.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -7,22 +8,22 @@ use serde_json::{Map, Value};
 
 use crate::kind::Kind;
 
-/// The schemas of Kubernetes 1.37, without texts.
+/// The schemas of Kubernetes 1.37, without descriptions.
 static BUILT_IN: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("builtin/schemas.json")).expect("the file is JSON")
 });
 
 static NULL: Value = Value::Null;
 
-/// One node of a schema. A field without a schema has the null node.
+/// The schema of a value. If the value has no schema, `node` is null.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schema<'a> {
     node: &'a Value,
-    /// True at the root of an object, whose metadata has the built-in schema.
+    /// True if this is the schema of a whole object. Its metadata then has the built-in schema.
     is_object: bool,
 }
 
-/// How the items of a list are merged.
+/// The rule by which server-side apply merges the items of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum List<'a> {
     Atomic,
@@ -31,7 +32,7 @@ pub(crate) enum List<'a> {
 }
 
 impl<'a> Schema<'a> {
-    /// Returns the schema of a kind's objects.
+    /// Returns the schema of the objects of a kind.
     pub(crate) fn of(kind: &'a Kind) -> Self {
         match &kind.definition {
             Some(definition) => Self::custom(definition.schema(&kind.version)),
@@ -42,7 +43,7 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// Returns the schema of an object whose kind has this schema in its definition.
+    /// Returns the schema of a custom resource, from the schema in its definition.
     pub(crate) fn custom(node: &'a Value) -> Self {
         Self { node, is_object: true }
     }
@@ -56,7 +57,8 @@ impl<'a> Schema<'a> {
         Self { node, is_object }
     }
 
-    /// Returns the empty object of a built-in kind: Go writes a struct that is not behind a pointer even if it is empty.
+    /// Returns the empty object of a built-in kind. Go writes a struct that is not behind a pointer
+    /// even if the struct is empty.
     pub(crate) fn empty(self) -> Value {
         let fields = self.properties().into_iter().flatten();
         let fields = fields.filter(|(_, node)| node["default"].is_object());
@@ -64,7 +66,7 @@ impl<'a> Schema<'a> {
         Value::Object(fields.collect())
     }
 
-    /// Returns whether the schema says anything about the value.
+    /// Returns true if there is a schema for the value.
     pub(crate) fn is_known(self) -> bool {
         !self.node.is_null()
     }
@@ -94,13 +96,13 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// Returns whether a struct has this field. The entries of a map are none.
+    /// Returns true if the struct has a field with this name. The entries of a map are not fields.
     pub(crate) fn has_field(self, name: &str) -> bool {
         (self.is_object && ["apiVersion", "kind", "metadata"].contains(&name))
             || self.properties().is_some_and(|properties| properties.contains_key(name))
     }
 
-    /// Returns whether an apply may set this field.
+    /// Returns true if the schema permits an apply to set this field.
     pub(crate) fn is_declared(self, name: &str) -> bool {
         self.has_field(name)
             || !self.is_known()
@@ -110,7 +112,8 @@ impl<'a> Schema<'a> {
             || self.properties().is_none()
     }
 
-    /// Returns why an apply may not set this value, in the words of structured-merge-diff.
+    /// Returns the reason why an apply must not set this value, in the words of
+    /// structured-merge-diff. Returns `None` if it may.
     pub(crate) fn scalar_error(self, value: &Value) -> Option<String> {
         if value.is_null() || self.node["x-kubernetes-int-or-string"] == true {
             return None;
@@ -150,18 +153,18 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// Returns whether a strategic merge patch merges the items of this list.
+    /// Returns true if a strategic merge patch merges the items of this list.
     pub(crate) fn merges_items(self) -> bool {
         let strategy = self.node["x-kubernetes-patch-strategy"].as_str();
         strategy.is_some_and(|strategy| strategy.split(',').any(|it| it == "merge"))
     }
 
-    /// Returns the field by which a strategic merge patch finds the items of this list.
+    /// Returns the field by which a strategic merge patch matches the items of this list.
     pub(crate) fn merge_key(self) -> Option<&'a str> {
         self.node["x-kubernetes-patch-merge-key"].as_str()
     }
 
-    /// Returns whether this is an object whose names the schema does not give.
+    /// Returns true if the value is a map, whose entries can have any names.
     fn is_map(self) -> bool {
         self.properties().is_none() && self.node["additionalProperties"].is_object()
     }
@@ -170,7 +173,7 @@ impl<'a> Schema<'a> {
         self.node["x-kubernetes-map-type"] == "atomic"
     }
 
-    /// Returns the value that a key of a list's items has if it is missing.
+    /// Returns the default value of a field. It is used if an item of a list lacks one of its keys.
     pub(crate) fn default_of(self, field: &str) -> Option<&'a Value> {
         self.node["properties"][field].get("default")
     }
@@ -183,9 +186,11 @@ fn definition(name: &Value) -> &'static Value {
     }
 }
 
-/// Returns the first field of the wrong type that the server could not read, and the type that it should have.
+/// Returns the path of the first field whose value has the wrong type, and the right type. The
+/// server could not decode such an object.
 ///
-/// The fields of a custom resource, apart from its metadata, are validated instead.
+/// In a custom resource, only the metadata is checked here. The schema in its definition validates
+/// the other fields.
 pub(crate) fn find_wrong_type(object: &Value, kind: &Kind) -> Option<(String, &'static str)> {
     let schema = Schema::of(kind);
     if kind.definition.is_some() {
@@ -195,7 +200,7 @@ pub(crate) fn find_wrong_type(object: &Value, kind: &Kind) -> Option<(String, &'
     wrong_type(object, schema, &Place::Root)
 }
 
-/// The place of a value in an object. Its path is needed only for an error.
+/// The position of a value in an object. The path is built only if an error needs it.
 enum Place<'a> {
     Root,
     Field(&'a Self, &'a str),
@@ -241,9 +246,10 @@ fn wrong_type(
     }
 }
 
-/// Removes the fields that a built-in kind does not have, as the server does when it reads an object.
+/// Removes the fields that a built-in kind does not have, as the server does when it decodes an
+/// object.
 ///
-/// Returns their paths.
+/// Returns the paths of the removed fields.
 pub(crate) fn remove_unknown_fields(object: &mut Value, kind: &Kind) -> Vec<String> {
     let mut unknown = Vec::new();
     let schema = Schema::of(kind);
@@ -288,9 +294,11 @@ fn remove_unknown(
     }
 }
 
-/// Removes fields that Go leaves out when it writes an object: optional fields that are null or an empty list or map.
+/// Removes the fields that Go omits when it encodes an object. These are optional fields that are
+/// null, or an empty list or map.
 ///
-/// An empty struct stays. For a custom resource, this concerns only the metadata: Go has no type for the rest.
+/// An empty struct is kept. In a custom resource, only the metadata is changed, because Go has no
+/// type for the other fields.
 pub(crate) fn omit_empty(object: &mut Value, kind: &Kind) {
     let schema = Schema::of(kind);
     omit_in(&mut object["metadata"], schema.field("metadata"));
@@ -306,7 +314,8 @@ pub(crate) fn omit_empty(object: &mut Value, kind: &Kind) {
     }
 }
 
-/// Removes zeros and empty texts that are not behind a pointer in Go, which the schemas do not say.
+/// Removes zeros and empty texts from fields that are not pointers in Go. The schemas do not
+/// contain this property.
 fn omit_zeros(object: &mut Value, kind: &Kind) {
     let (place, omitted): (&mut Value, &[&str]) = match (&*kind.group, &*kind.plural) {
         ("", "events") => (object, &["action", "count", "message", "reason", "type"]),
@@ -346,8 +355,9 @@ fn omit_in(value: &mut Value, schema: Schema<'_>) {
             fields.retain(|name, field| {
                 let inner = schema.field(name);
                 omit_in(field, inner);
-                // An empty list of managed fields resets them, unlike a missing list. A role may own its empty list. Go
-                // writes the time of a probe even if it is not set.
+                // An empty list of managed fields is kept, because it removes all managers. The
+                // empty rules of a role are kept, because a manager may own them. Go writes the
+                // time of a probe even if it is not set.
                 let is_kept = ["managedFields", "lastProbeTime"].contains(&&**name);
                 if is_kept || name == "rules" && field.is_array() {
                     return true;

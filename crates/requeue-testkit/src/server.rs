@@ -1,4 +1,4 @@
-//! The state machine behind a tower service, for kube's client.
+//! Connects the state machine to kube's client, as a tower service.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -27,27 +27,28 @@ use crate::cluster::{Cluster, Event, Response, Watch};
 use crate::record::Record;
 use crate::store::Store;
 
-/// The time between two bookmarks of a watch without events.
+/// The time between two bookmarks of a watch that has no events.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The number of objects whose texts are kept.
+/// The maximum number of objects whose encoded texts are cached.
 const TEXTS: usize = 32;
 
-/// The time of a new server's clock: 2026-01-01T00:00:00Z.
+/// The time at which the clock of a server starts: 2026-01-01T00:00:00Z.
 pub(crate) const START: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The body of a response.
+/// The type of the body of a response.
 pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// An API server in memory.
+/// A Kubernetes API server in memory.
 ///
-/// It is a [tower service](tower::Service), which kube's client calls instead of a server on the network. Clones share
-/// the same objects.
+/// The server is a [tower service](tower::Service). kube's client calls it instead of a server
+/// on the network. Clones are handles to the same server.
 ///
-/// Its clock starts at 2026-01-01T00:00:00Z, and follows tokio's clock, which a test can pause.
-/// [`with_clock`](Self::with_clock) replaces it.
+/// The clock of the server starts at 2026-01-01T00:00:00Z, and advances with the clock of
+/// tokio. A test can pause the clock of tokio, or replace the clock of the server with
+/// [`with_clock`](Self::with_clock).
 ///
 /// # Examples
 ///
@@ -76,19 +77,21 @@ pub struct ApiServer {
 
 struct Shared {
     cluster: Mutex<Cluster>,
-    /// Wakes the watches, in the order in which they began to wait.
+    /// Wakes the watches after a change, in the order in which they began to wait.
     changed: Notify,
     watches: Mutex<Watches>,
-    /// The last objects that were sent, and their texts: the response to a write and all watches send the same object.
+    /// The last objects that were sent, with their encoded texts. The response to a write and
+    /// all watches send the same object, so its text is used several times.
     texts: Mutex<VecDeque<(Arc<Value>, Bytes)>>,
     clock: Clock,
 }
 
 impl Shared {
-    /// Returns an object as text.
+    /// Returns an object as JSON text.
     fn text(&self, object: &Arc<Value>) -> Bytes {
         if Arc::strong_count(object) == 1 {
-            // It is not stored.
+            // There is only one reference, so the object is not stored and will not be sent
+            // again.
             return to_bytes(object);
         }
         let mut texts = self.texts.lock();
@@ -102,7 +105,7 @@ impl Shared {
     }
 }
 
-/// The open watches, each with its resource.
+/// The open watches: the resource of each, by a number.
 #[derive(Default)]
 struct Watches {
     next: u64,
@@ -110,24 +113,25 @@ struct Watches {
 }
 
 impl ApiServer {
-    /// Creates a server with the namespaces of a new cluster.
+    /// Creates a server with the namespaces that every Kubernetes cluster has.
     ///
-    /// It remembers the last 100,000 changes and requests.
+    /// The server keeps the last 100,000 changes and the last 100,000 requests.
     #[must_use]
     pub fn new() -> Self {
         Self::with_cluster(Cluster::new(0, 100_000))
     }
 
-    /// Creates a server with the state of a cluster.
+    /// Creates a server whose initial state is that of a cluster.
     #[must_use]
     pub fn with_cluster(cluster: Cluster) -> Self {
         Self::build(cluster, tokio_clock())
     }
 
-    /// Replaces the clock, which sets creation times and deletion times.
+    /// Returns a server with another clock. The clock provides the creation times and deletion
+    /// times of objects.
     ///
-    /// Call it before the server is cloned or has clients: they keep the clock that they have, and the new server starts
-    /// with a copy of the state.
+    /// Call this method before you clone the server or create clients. The returned server has
+    /// a copy of the state, and existing clones and clients remain connected to the old server.
     #[must_use]
     pub fn with_clock(self, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self::build(self.snapshot(), Arc::new(clock))
@@ -139,17 +143,17 @@ impl ApiServer {
         Self { shared: Arc::new(shared), access: Arc::new(Access::admin()) }
     }
 
-    /// Returns a client that may do everything. Its namespace is `default`.
+    /// Returns a client that may send any request. Its default namespace is `default`.
     ///
     /// # Panics
     ///
-    /// The function is called outside a runtime of tokio.
+    /// Panics if it is called outside of a tokio runtime.
     #[must_use]
     pub fn client(&self) -> Client {
         Client::new(self.clone(), "default")
     }
 
-    /// Returns a view of the same server for a user with these permissions.
+    /// Returns a handle to the same server, whose requests have these permissions.
     ///
     /// # Examples
     ///
@@ -171,10 +175,10 @@ impl ApiServer {
         Self { shared: Arc::clone(&self.shared), access: Arc::new(access) }
     }
 
-    /// Calls a function with the cluster, and then wakes the watches.
+    /// Calls a function with the cluster. If the function changes objects, wakes the watches.
     ///
-    /// No request is handled at the same time. The function must not use a client of this server, for which it would
-    /// wait forever.
+    /// The server handles no request during the call. The function must not use a client of
+    /// this server, because the request would wait for the end of the call forever.
     pub fn with<T>(&self, function: impl FnOnce(&mut Cluster) -> T) -> T {
         let mut cluster = self.shared.cluster.lock();
         let before = cluster.version();
@@ -185,45 +189,49 @@ impl ApiServer {
         result
     }
 
-    /// Reads the objects and the log, without waking the watches.
+    /// Calls a function that reads the objects and the log of changes. The watches are not
+    /// woken.
     pub(crate) fn with_store<T>(&self, read: impl FnOnce(&Store) -> T) -> T {
         read(self.shared.cluster.lock().store())
     }
 
-    /// Returns a copy of the state, which shares the objects.
+    /// Returns a copy of the server's state. Unchanged objects are shared, so the copy needs
+    /// little memory.
     #[must_use]
     pub fn snapshot(&self) -> Cluster {
         self.shared.cluster.lock().clone()
     }
 
-    /// Returns the requests since the start, the oldest first.
+    /// Returns the recorded requests, the oldest first.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         self.shared.cluster.lock().records().cloned().collect()
     }
 
-    /// Returns the objects of a resource, such as `deployments.apps`, in the order of a list.
+    /// Returns the objects of a resource, such as `deployments.apps`. The order is that of a
+    /// list.
     #[must_use]
     pub fn objects(&self, resource: &str) -> Vec<Arc<Value>> {
         self.shared.cluster.lock().objects(resource)
     }
 
-    /// Returns the time of the server's clock.
+    /// Returns the present time of the server's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.shared.clock)()
     }
 
-    /// Forgets the log of changes, as a compaction of etcd does.
+    /// Clears the log of changes, as a compaction of etcd does.
     ///
-    /// Watches and lists that continue from an earlier version then fail with 410 (Expired).
+    /// Watches and lists that continue from an earlier version then fail with the status 410
+    /// (Expired).
     pub fn compact(&self) {
         self.with(Cluster::compact);
     }
 
     /// Returns the number of open watches of a resource, such as `deployments.apps`.
     ///
-    /// A client closes a watch when it drops the stream.
+    /// A watch is open until its client drops the stream, or the server ends it.
     #[must_use]
     pub fn open_watches(&self, resource: &str) -> usize {
         self.shared.watches.lock().open.values().filter(|open| *open == resource).count()
@@ -231,7 +239,7 @@ impl ApiServer {
 
     /// Ends all watches, as a restart of a real server does.
     ///
-    /// Clients then continue each watch from the last version that they have seen.
+    /// Each client then continues its watch from the last version that it has received.
     pub fn end_watches(&self) {
         self.shared.watches.lock().open.clear();
         self.shared.changed.notify_waiters();
@@ -314,7 +322,8 @@ fn full(bytes: Bytes) -> ResponseBody {
     Full::new(bytes).boxed_unsync()
 }
 
-/// Returns the JSON as text. Its `Display` takes three times as long, because it checks each part again.
+/// Returns JSON as text. `to_vec` takes a third of the time of `Display`, which checks each
+/// part for UTF-8 again.
 fn to_bytes(json: &Value) -> Bytes {
     serde_json::to_vec(json).expect("the keys of a JSON object are text").into()
 }
@@ -322,31 +331,34 @@ fn to_bytes(json: &Value) -> Bytes {
 fn tokio_clock() -> Clock {
     let begin = std::sync::OnceLock::new();
     Arc::new(move || {
-        // Tokio's clock is read first in the runtime of the test, which may have paused it.
+        // The clock of tokio is read for the first time at the first request. At that time, the
+        // runtime of the test exists and may have paused it.
         let passed = begin.get_or_init(Instant::now).elapsed();
         START.saturating_add(passed).unwrap_or(Timestamp::MAX)
     })
 }
 
-/// A watch whose events a client receives.
+/// The stream of a watch, from which a client receives events.
 struct WatchState {
     id: u64,
     shared: Arc<Shared>,
     watch: Watch,
-    /// The time at which the server closes the watch.
+    /// The time at which the server ends the watch, or `None` if the client has set no timeout.
     ends: Option<Instant>,
     bookmark_at: Instant,
     has_ended: bool,
 }
 
 impl WatchState {
-    /// Returns the next lines, or `None` at the end of the watch.
+    /// Waits for the next events, and returns them as lines. Returns `None` after the end of
+    /// the watch.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.has_ended {
                 return None;
             }
-            // Changes after this point wake the loop below.
+            // The notification is enabled before the events are read, so that a later change
+            // wakes the wait below.
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
             if !self.shared.watches.lock().open.contains_key(&self.id) {

@@ -1,23 +1,24 @@
-//! Failures, with the reasons, codes and texts of the API server.
+//! The failures of requests, with the reasons, codes and texts of the API server.
 
 use serde_json::{Value, json};
 
 use crate::kind::{Kind, qualify};
 
-/// A request that failed. The client receives it as a `Status`.
+/// A failed request. The client receives the failure as a `Status`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failure {
     pub(crate) code: u16,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
     details: Value,
-    /// The token with which a list may continue, although its version has been forgotten.
+    /// The token with which the client can continue its list in the current version, after
+    /// the version of the list has expired.
     next_page: Option<String>,
-    /// True if the client receives only the message.
+    /// True if the response is only the message as plain text, without a `Status`.
     is_text: bool,
 }
 
-/// A field that is wrong, in the words of the API server.
+/// An error in one field of an object, in the words of the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FieldError {
     pub(crate) reason: &'static str,
@@ -76,7 +77,7 @@ impl FieldError {
         Self { reason: "FieldValueTooLong", field: field.into(), message }
     }
 
-    /// Returns the errors as one text, in which each message stands once.
+    /// Returns the errors as one text. Equal messages occur only once in it.
     pub(crate) fn aggregate(errors: &[Self]) -> String {
         let mut listed: Vec<String> = Vec::new();
         for text in errors.iter().map(Self::to_string) {
@@ -119,7 +120,8 @@ fn causes(errors: &[FieldError]) -> Value {
     Value::Array(causes.collect())
 }
 
-/// Go prints objects and lists by their type, which has no equal here.
+/// Go prints an object or a list with its type, which the testkit does not know. It prints
+/// JSON instead.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),
@@ -136,17 +138,18 @@ impl Failure {
         Self { details: details(name, &kind.group, &kind.plural), ..self }
     }
 
-    /// The path belongs to no group that the server has. The response is a text.
+    /// Returns the failure for a path whose group the server does not have. The response is
+    /// plain text.
     pub(crate) fn page_not_found() -> Self {
         Self { is_text: true, ..Self::new(404, "NotFound", "404 page not found\n".into()) }
     }
 
-    /// Returns the response, if it is a text.
+    /// Returns the message, if the response is plain text.
     pub(crate) fn text(&self) -> Option<&str> {
         self.is_text.then_some(&*self.message)
     }
 
-    /// The group of the path has no such resource.
+    /// Returns the failure for a path whose group exists, but not its resource.
     pub(crate) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self { details: json!({}), ..Self::new(404, "NotFound", message.into()) }
@@ -157,7 +160,8 @@ impl Failure {
         Self::new(404, "NotFound", message).about(kind, name)
     }
 
-    /// `is_deleted` says that the deletion of the stored object waits.
+    /// Returns the failure for the creation of an existing object. `is_deleted` is true if
+    /// that object is being deleted.
     pub(crate) fn already_exists(kind: &Kind, name: &str, is_deleted: bool) -> Self {
         let prefix = if is_deleted { "object is being deleted: " } else { "" };
         let message = format!("{prefix}{} \"{name}\" already exists", kind.qualified());
@@ -170,7 +174,8 @@ impl Failure {
         Self::new(409, "Conflict", message).about(kind, name)
     }
 
-    /// A deletion names another object. Its failure names the kind instead of the resource.
+    /// Returns the failure for a deletion whose preconditions do not match the object. It
+    /// contains the kind instead of the resource.
     pub(crate) fn deletion_conflict(kind: &Kind, name: &str, why: &str) -> Self {
         let qualified = kind.qualified_kind();
         let message = format!("Operation cannot be fulfilled on {qualified} \"{name}\": {why}");
@@ -178,14 +183,15 @@ impl Failure {
         Self { details, ..Self::new(409, "Conflict", message) }
     }
 
-    /// Another write came between the read and this write.
+    /// Returns the failure for a write of an object that another write has changed in the
+    /// meantime.
     pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version \
                    and try again";
         Self::conflict(kind, name, why)
     }
 
-    /// Other managers own fields that an apply would change.
+    /// Returns the failure for an apply that would change fields of other managers.
     pub(crate) fn apply_conflict(message: String, causes: Vec<Value>) -> Self {
         Self { details: json!({ "causes": causes }), ..Self::new(409, "Conflict", message) }
     }
@@ -200,7 +206,7 @@ impl Failure {
         Self::new(403, "Forbidden", message).about(kind, name)
     }
 
-    /// RBAC refuses the request. The kind need not exist.
+    /// Returns the failure for a request that RBAC forbids. The resource need not exist.
     pub(crate) fn denied((group, plural, name): (&str, &str, &str), why: &str) -> Self {
         let qualified = qualify(plural, group);
         let message = match name {
@@ -236,13 +242,13 @@ impl Failure {
         Self::new(415, "UnsupportedMediaType", message.into())
     }
 
-    /// The router of built-in kinds knows no such patch.
+    /// Returns the failure for a patch of a type that built-in kinds do not support.
     pub(crate) fn unsupported_patch() -> Self {
         let message = "415: Unsupported Media Type";
         Self { details: json!({}), ..Self::unsupported_media(message) }
     }
 
-    /// A patch that does not fit the object.
+    /// Returns the failure for a patch that cannot be applied to the object.
     pub(crate) fn unprocessable() -> Self {
         let message = "the server rejected our request due to an error in our request";
         Self { details: json!({}), ..Self::new(422, "Invalid", message.into()) }
@@ -256,7 +262,7 @@ impl Failure {
         failure
     }
 
-    /// The object names a kind that is not that of the path.
+    /// Returns the failure for an object whose kind is not that of the path.
     pub(crate) fn invalid_foreign(
         found: &str,
         kind: &Kind,
@@ -269,7 +275,8 @@ impl Failure {
         Self { details, ..Self::new(422, "Invalid", message) }
     }
 
-    /// The patched object does not fit its kind, which the failure does not name.
+    /// Returns the failure for a patch whose result does not fit the kind. The failure does
+    /// not contain the name of the kind.
     pub(crate) fn invalid_patch(patched: &Value, why: &str) -> Self {
         let errors = [FieldError::invalid("patch", &json!(patched.to_string()), why)];
         let details = json!({ "causes": causes(&errors) });
@@ -283,7 +290,8 @@ impl Failure {
         Self { details, ..Self::new(422, "Invalid", message) }
     }
 
-    /// A write must name the version that it replaces. The failure names the resource instead of the kind.
+    /// Returns the failure for an update without a resource version, if the kind requires
+    /// one. It contains the resource instead of the kind.
     pub(crate) fn no_version(kind: &Kind, name: &str) -> Self {
         let why = "must be specified for an update";
         let errors = [FieldError::invalid("metadata.resourceVersion", &json!(0), why)];
@@ -293,7 +301,8 @@ impl Failure {
         failure
     }
 
-    /// The options of a request contradict themselves, or have values that the server does not know.
+    /// Returns the failure for options of a request that contradict each other, or have
+    /// unknown values.
     pub(crate) fn invalid_options(options: &str, errors: &[FieldError]) -> Self {
         let message = invalid_message(&format!("{options}.meta.k8s.io"), "", errors);
         let details = json!({ "group": "meta.k8s.io", "kind": options, "causes": causes(errors) });
@@ -314,7 +323,7 @@ impl Failure {
         Self { next_page: Some(next), ..Self::expired(message) }
     }
 
-    /// The client has seen a version that this server has not.
+    /// Returns the failure for a read of a version that is later than the current one.
     pub(crate) fn version_too_large(requested: u64, current: u64) -> Self {
         let message =
             format!("Timeout: Too large resource version: {requested}, current: {current}");
@@ -330,18 +339,18 @@ impl Failure {
         Self::new(500, "InternalError", message)
     }
 
-    /// An error for which the API server has no reason.
+    /// Returns a failure without a reason, as the API server returns it for some errors.
     pub(crate) fn unknown(message: &str) -> Self {
         Self::new(500, "", message.into())
     }
 
-    /// Real servers have this; the testkit does not.
+    /// Returns the failure for a feature that real servers have, but the testkit does not.
     pub(crate) fn not_implemented(what: impl std::fmt::Display) -> Self {
         let message = format!("requeue-testkit does not implement {what}");
         Self::new(501, "NotImplemented", message)
     }
 
-    /// Returns the failure as the client receives it.
+    /// Converts the failure to the `Status` that the client receives.
     pub(crate) fn to_status(&self) -> Value {
         let metadata = match &self.next_page {
             Some(token) => json!({ "continue": token }),

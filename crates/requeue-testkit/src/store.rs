@@ -1,18 +1,18 @@
-//! Objects, and the log of their changes.
+//! Stores objects, and the log of their changes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-/// The place of an object.
+/// Identifies a stored object.
 ///
-/// The order is that of etcd's keys, in which lists return objects.
+/// The order of keys is that of the keys in etcd. Lists return objects in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) group: String,
     pub(crate) plural: String,
-    /// The namespace, a slash, and the name; without a namespace, the name.
+    /// The name, after the namespace and a slash if the object has a namespace.
     pub(crate) place: String,
 }
 
@@ -40,7 +40,7 @@ impl Key {
     }
 }
 
-/// A change of one object.
+/// A change of one object: its state before and after a version.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) version: u64,
@@ -49,18 +49,20 @@ pub(crate) struct Change {
     pub(crate) after: Option<Arc<Value>>,
 }
 
-/// Objects by their keys.
+/// The stored objects, by key.
 pub(crate) type Objects = BTreeMap<Key, Arc<Value>>;
 
-/// The objects at the current version, and the changes from which earlier versions follow.
+/// The objects at the current version, and the last changes. Earlier versions are computed
+/// from these changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     version: u64,
     objects: Objects,
     changes: VecDeque<Change>,
-    /// The last version that the log no longer explains.
+    /// The version before the oldest change in the log. It is the oldest version that can
+    /// be computed.
     forgotten: u64,
-    /// The longest log, in changes.
+    /// The maximum number of changes in the log.
     history: usize,
 }
 
@@ -79,7 +81,7 @@ impl Store {
         self.version
     }
 
-    /// Returns the oldest version from which a watch may start.
+    /// Returns the oldest version from which a watch can start.
     pub(crate) fn oldest(&self) -> u64 {
         self.forgotten
     }
@@ -92,7 +94,8 @@ impl Store {
         self.objects.get(key)
     }
 
-    /// Stores an object with the next version, which it returns with the object.
+    /// Stores an object under the next version. Returns the stored object, which contains
+    /// this version.
     pub(crate) fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
@@ -102,7 +105,8 @@ impl Store {
         object
     }
 
-    /// Removes an object. Returns its last state, with the version of its removal.
+    /// Removes an object. Returns its last state, which contains the version of the
+    /// removal.
     pub(crate) fn remove(&mut self, key: &Key) -> Option<Arc<Value>> {
         let before = self.objects.remove(key)?;
         self.version += 1;
@@ -118,19 +122,20 @@ impl Store {
         }
     }
 
-    /// Forgets all changes, as etcd does when it compacts its log.
+    /// Clears the log of changes, as a compaction of etcd does.
     pub(crate) fn compact(&mut self) {
         self.changes.clear();
         self.forgotten = self.version;
     }
 
-    /// Returns the changes after a version.
+    /// Returns the changes after a version, the oldest first.
     pub(crate) fn changes_after(&self, version: u64) -> impl Iterator<Item = &Change> {
         let start = self.changes.partition_point(|change| change.version <= version);
         self.changes.range(start..)
     }
 
-    /// Returns the objects at a past version, or `None` if the log no longer reaches it.
+    /// Returns the objects as they were at a version. Returns `None` if the log begins
+    /// after the version, or the version is in the future.
     pub(crate) fn at(&self, version: u64) -> Option<Objects> {
         if version < self.forgotten || version > self.version {
             return None;
@@ -147,7 +152,7 @@ impl Store {
     }
 }
 
-/// Returns the object with another resource version.
+/// Returns a copy of an object with another resource version.
 pub(crate) fn with_version(object: &Arc<Value>, version: u64) -> Arc<Value> {
     let mut object = Value::clone(object);
     object["metadata"]["resourceVersion"] = json!(version.to_string());

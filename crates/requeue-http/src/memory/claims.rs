@@ -1,4 +1,5 @@
-//! Claims of a queue in memory. The site holds the items of the claims, and their leases.
+//! The claims of a queue in memory. The site owns the items of the claimed keys, and
+//! expires their leases.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -17,18 +18,19 @@ use crate::params::Problem;
 use crate::source::{Claim, Ending, HandOver};
 use crate::time::unix_time;
 
-/// The claims of clients.
+/// The claims of a queue in memory by clients.
 pub(crate) struct Claims<K: Key> {
     control: Arc<dyn Control<K>>,
     held: Mutex<Held<K>>,
-    /// Wakes the task that ends expired leases.
+    /// Wakes the task that expires leases, when a claim is added or the claims are
+    /// dropped.
     changed: Arc<Notify>,
 }
 
 struct Held<K: Key> {
-    /// The last fencing token.
+    /// The fencing token of the last claim.
     last: u64,
-    /// The leases by their fencing tokens.
+    /// The claimed items and the ends of their leases, by fencing token.
     items: BTreeMap<u64, Lease<K>>,
 }
 
@@ -38,7 +40,8 @@ struct Lease<K: Key> {
 }
 
 impl<K: Key> Claims<K> {
-    /// Starts a task that ends expired leases until this value is dropped.
+    /// Creates an empty set of claims, and starts a task that expires their leases. The
+    /// task stops when this value is dropped.
     pub(crate) fn start(control: Arc<dyn Control<K>>) -> Arc<Self> {
         let held = Mutex::new(Held { last: 0, items: BTreeMap::new() });
         let changed = Arc::new(Notify::new());
@@ -47,7 +50,8 @@ impl<K: Key> Claims<K> {
         claims
     }
 
-    /// Waits until a key is ready, and returns up to `claim.max` keys.
+    /// Waits until a key is ready, and claims up to `claim.max` ready keys. If no key
+    /// becomes ready within `claim.wait`, returns no keys.
     pub(super) async fn take_keys(self: &Arc<Self>, claim: &Claim) -> Result<Taken<K>, Problem> {
         let mut taken = Taken { of: Arc::clone(self), items: Vec::new(), lease: claim.lease };
         let Ok(first) = timeout(claim.wait, self.control.claim()).await else { return Ok(taken) };
@@ -61,7 +65,7 @@ impl<K: Key> Claims<K> {
         Ok(taken)
     }
 
-    /// Extends a lease.
+    /// Renews the lease of a claim.
     pub(super) fn renew(&self, token: u64, key: &K, lease: Duration) -> ClaimOutcome {
         let now = Instant::now();
         let mut held = self.held.lock();
@@ -78,11 +82,13 @@ impl<K: Key> Claims<K> {
         }
     }
 
-    /// Ends a claim, whose item was taken. Returns the outcome.
+    /// Completes an item that was removed from the claims. Returns the outcome for the
+    /// client.
     pub(super) async fn end(&self, item: Item<'static, K>, ending: Ending) -> ClaimOutcome {
         let (outcome, end) = match ending {
             Ending::Complete => (ClaimOutcome::Completed, RunEnd::Succeeded),
-            // A cancelled run neither fails nor runs again.
+            // If the run was cancelled, the result that the client reports is ignored:
+            // the run neither fails nor runs again.
             _ if item.cancel_reason().is_some() => (ClaimOutcome::Cancelled, RunEnd::Cancelled),
             Ending::Release => (ClaimOutcome::Released, RunEnd::Released),
             Ending::Fail(failure) => (ClaimOutcome::Failed, RunEnd::Failed(failure)),
@@ -91,7 +97,7 @@ impl<K: Key> Claims<K> {
         outcome
     }
 
-    /// Removes a claim whose lease has not expired.
+    /// Removes and returns the item of a claim, if its lease has not expired.
     pub(super) fn take_live(&self, token: u64, key: &K) -> Option<Item<'static, K>> {
         let now = Instant::now();
         let mut held = self.held.lock();
@@ -100,7 +106,8 @@ impl<K: Key> Claims<K> {
         held.items.remove(&token).map(|lease| lease.item)
     }
 
-    /// Removes the claims whose leases have expired. Returns them, and the next expiry.
+    /// Removes and returns the items whose leases have expired. Also returns the time at
+    /// which the next lease expires.
     fn take_expired(&self) -> (Vec<Item<'static, K>>, Option<Instant>) {
         let now = Instant::now();
         let mut held = self.held.lock();
@@ -113,7 +120,7 @@ impl<K: Key> Claims<K> {
 }
 
 impl<K: Key> Drop for Claims<K> {
-    /// Returns the keys to the queue, because no client can reach this site any longer.
+    /// Releases all claimed keys, because no client can reach this site any longer.
     fn drop(&mut self) {
         let held = std::mem::take(&mut self.held.get_mut().items);
         held.into_values().for_each(|lease| lease.item.complete(Completion::Release));
@@ -121,7 +128,8 @@ impl<K: Key> Drop for Claims<K> {
     }
 }
 
-/// Ends the runs whose leases expire as failures.
+/// Completes the runs whose leases have expired as failures, until the claims are
+/// dropped.
 async fn keep_expiring<K: Key>(claims: Weak<Claims<K>>, changed: Arc<Notify>) {
     loop {
         let Some(of) = claims.upgrade() else { return };
@@ -134,7 +142,7 @@ async fn keep_expiring<K: Key>(claims: Weak<Claims<K>>, changed: Arc<Notify>) {
             };
             of.control.end_run(item, end).await;
         }
-        // The task must not keep the claims alive.
+        // While the task waits, it must not keep the claims alive.
         drop(of);
         tokio::select! {
             () = changed.notified() => {}
@@ -143,7 +151,8 @@ async fn keep_expiring<K: Key>(claims: Weak<Claims<K>>, changed: Arc<Notify>) {
     }
 }
 
-/// Keys on their way to a client. They return to the queue if this value is dropped.
+/// Claimed keys whose response has not been written yet. If this value is dropped, the
+/// keys return to the queue.
 pub(super) struct Taken<K: Key> {
     of: Arc<Claims<K>>,
     items: Vec<(u64, Item<'static, K>)>,
@@ -152,14 +161,15 @@ pub(super) struct Taken<K: Key> {
 
 impl<K: Key> Taken<K> {
     fn push(&mut self, item: Item<'static, K>) {
-        // The tokens of a later process are greater, if its clock is right.
+        // The tokens begin at the current time in microseconds. A later process therefore
+        // uses greater tokens, unless its clock is behind.
         let now = (unix_time() * 1e6) as u64;
         let mut held = self.of.held.lock();
         held.last = now.max(held.last + 1);
         self.items.push((held.last, item));
     }
 
-    /// Returns the keys with their fencing tokens and attempts.
+    /// Returns the fencing token, the item and the number of the attempt of each key.
     pub(super) fn items(&self) -> impl Iterator<Item = (u64, &Item<'static, K>, u32)> {
         let control = &self.of.control;
         self.items.iter().map(|(token, item)| (*token, item, control.attempt(item)))
@@ -178,7 +188,8 @@ impl<K: Key> HandOver for Taken<K> {
 impl<K: Key> Drop for Taken<K> {
     fn drop(&mut self) {
         for (_, item) in self.items.drain(..) {
-            // No run has begun.
+            // The client has not received the key, so the delivery is not counted as a
+            // start.
             item.uncount_start();
             item.complete(Completion::Release);
         }

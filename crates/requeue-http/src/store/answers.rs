@@ -1,4 +1,4 @@
-//! Waits for answers of a store, and converts its errors to responses.
+//! Waits for the answers of a store, and converts its errors to responses.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::time::timeout;
 use crate::api::State as RowState;
 use crate::params::{Problem, with_source};
 
-/// The time limit of a request to the store.
+/// The time limit of most requests to the store.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// The time limit of the requests for the state of the queue, which read a few rows. For `/readyz`, a slower store is
-/// unreachable.
+/// The time limit of requests that read the state of the queue, which consists of a few
+/// rows. If the store needs longer, `/readyz` reports it as unreachable.
 pub(super) const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
 
 pub(super) async fn await_answer<T, E: Error>(
@@ -25,12 +25,14 @@ pub(super) async fn await_answer<T, E: Error>(
     timeout(patience, answered).await.map_or_else(late, |answer| answer.map_err(store_failure))
 }
 
-/// Returns an answer without which the response is still useful.
+/// Returns the answer of the store. Returns `None` after an error or a short time
+/// limit, because the response is also useful without this answer.
 pub(super) async fn answer_soon<T, E>(answered: impl Future<Output = Result<T, E>>) -> Option<T> {
     timeout(PATIENCE_FOR_STATE, answered).await.ok()?.ok()
 }
 
-/// Returns the response for a failed request. Some of the keys may have been changed.
+/// Returns the response for a failed request to the store. The store may have changed
+/// some of the keys.
 pub(super) fn store_failure(error: impl Error) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, with_source(error))
 }
@@ -39,7 +41,7 @@ pub(super) fn store_failure(error: impl Error) -> Problem {
 pub(super) fn update_failure(error: UpdateError) -> Problem {
     match error.kind() {
         ErrorKind::Invalid => Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
-        // A repetition would fail in the same way.
+        // The status says that a repetition of the request would also fail.
         ErrorKind::Refused | ErrorKind::Dropped => {
             Problem::new(StatusCode::CONFLICT, with_source(error))
         }
@@ -47,7 +49,8 @@ pub(super) fn update_failure(error: UpdateError) -> Problem {
     }
 }
 
-/// Returns the state of keys in a store that a request names.
+/// Converts the state that a request names. Returns an error if keys in a store cannot
+/// have this state.
 pub(super) fn stored_state(state: RowState) -> Result<State, Problem> {
     match state {
         RowState::Ready => Ok(State::Ready),

@@ -1,4 +1,4 @@
-//! Walks through the keys of a queue in a store.
+//! Reads the keys of a queue in a store, one page after another.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,41 +13,50 @@ use crate::keys::escape_key;
 use crate::params::Problem;
 use crate::source::{LOOKS, Selection};
 
-/// The time limit of a page of keys, for which some engines scan all keys.
+/// The time limit of the read of one page of keys. Some engines scan all keys of the queue for a
+/// page.
 pub(super) const PATIENCE_FOR_PAGES: Duration = Duration::from_secs(60);
 
-/// The limits of a walk: the number of keys, and the time.
+/// The limits of a walk: the number of keys that it reads, and its duration.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
     pub(super) keys: usize,
     pub(super) time: Duration,
-    /// True if each key must be visited exactly once, even if the store must then read all keys for each page.
+    /// If true, the walk visits each key exactly once. For this, some stores must read all keys
+    /// for each page.
     pub(super) is_exact: bool,
 }
 
-/// The limits of a list. A page of keys in progress is completed, so a response takes up to about two seconds.
+/// The limits of a walk for a list. The walk completes the page that it is reading, so a
+/// response can take about two seconds.
 pub(super) const LIST: Reach = Reach { keys: LOOKS, time: Duration::from_secs(1), is_exact: false };
 pub(super) const ALL: Reach = Reach { keys: usize::MAX, time: Duration::MAX, is_exact: true };
 
-/// The number of keys that are filtered before the task yields, and the size of the first page.
+/// The number of keys that are filtered before the task yields. It is also the size of the first
+/// page.
 const SLICE: usize = 256;
 const GROWTH: usize = 16;
-/// The largest page that is usually quick to read and small in memory.
+/// The maximum size of a page, unless the engine scans all keys for each page. Such a page is
+/// usually quick to read, and needs little memory.
 const MANY: usize = SLICE * GROWTH;
-/// The time above which a page may be larger than [`MANY`], because the engine may scan all keys for each page.
+/// If a page takes longer than this time, the engine may scan all keys for each page. A page may
+/// then be larger than [`MANY`].
 const SLOW: Duration = Duration::from_millis(200);
 
-/// Returns the size of the next page, after a page of this size. `before` is the duration of the page before that.
+/// Returns the size of the next page. The last page had `size` keys and took `took`. The page
+/// before it took `before`. `left` is the number of keys that the walk may still read.
 fn next_size(size: usize, took: Duration, before: Duration, left: usize) -> usize {
-    // If a larger page takes about as long as a smaller one, the engine scans all keys for each page.
+    // If the larger page took less than four times as long as the smaller one, the engine scans
+    // all keys for each page.
     let scans = took > SLOW && took < before * 4;
     let most = if scans { left } else { MANY.min(left) };
     (size * GROWTH).min(most)
 }
 
-/// Calls `visit` for the selected keys within `reach`, until `visit` returns false. Returns the number of keys that
-/// were read, and the position after them if there may be more. If the store scans its keys, a walk ends at the end of
-/// a part, and may visit more keys than `visit` wants.
+/// Calls `visit` for the selected keys within `reach`, until `visit` returns false. Returns the
+/// number of keys that were read. Also returns the position after them, if there may be more
+/// keys. If the store scans its keys, the walk stops only at the end of a part, so `visit` is
+/// called for the rest of this part.
 pub(super) async fn visit_keys(
     queue: &Queue,
     selection: &Selection,
@@ -83,7 +92,8 @@ pub(super) async fn visit_keys(
         if is_done || after.is_none() {
             return Ok((looked_at, after));
         }
-        // The client receives the keys found so far, and can continue with the next page.
+        // The time is over. The client receives the keys that were found, and can request the
+        // next page.
         if started.elapsed() >= reach.time {
             return Ok((looked_at, after));
         }
@@ -92,7 +102,7 @@ pub(super) async fn visit_keys(
     }
 }
 
-/// Reads up to `size` keys after a position.
+/// Reads up to `size` keys that follow a position.
 async fn read_part(
     queue: &Queue,
     state: Option<State>,
@@ -124,9 +134,11 @@ mod tests {
         };
         let quick = sizes(Duration::ZERO);
         assert_eq!((quick[..3].to_vec(), quick.iter().sum()), (vec![256, 4096, 4096], LOOKS));
-        // An engine that scans all keys for each page scans them only four times.
+        // If an engine scans all keys for each page, four pages are enough to read [`LOOKS`]
+        // keys.
         assert_eq!(sizes(2 * SLOW), [256, 4096, 65_536, 30_112]);
-        // The time of a page grows with its size, so larger pages would only delay the response.
+        // The time of a page increases with its size, so the engine does not scan all keys.
+        // Larger pages would only delay the response.
         assert_eq!(next_size(MANY, 2 * SLOW, SLOW / 4, LOOKS), MANY);
     }
 }

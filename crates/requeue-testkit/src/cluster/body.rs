@@ -1,4 +1,4 @@
-//! Checks the bodies of writes.
+//! Checks the body of a write, and compares it with the path of the request.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,8 @@ use crate::schema;
 use crate::status::{Failure, FieldError};
 use crate::store::Key;
 
-/// Checks the kind in the body. A body may leave it out.
+/// Returns an error if the body names another kind or version than the path. If the body does
+/// not contain them, they are added.
 pub(super) fn check_type(object: &mut Value, kind: &Kind) -> Result<(), Failure> {
     if !object.is_object() {
         return Err(Failure::bad_request("the body of the request is not a JSON object"));
@@ -41,7 +42,7 @@ pub(super) fn check_type(object: &mut Value, kind: &Kind) -> Result<(), Failure>
     }
 }
 
-/// The body is an object of another kind.
+/// Returns the error for a body whose kind or version is not that of the path.
 fn wrong_type(kind: &Kind, object: &Value, found_version: &str, found_kind: &str) -> Failure {
     let expected_version = kind.api_version();
     if kind.definition.is_some() {
@@ -74,7 +75,7 @@ fn wrong_type(kind: &Kind, object: &Value, found_version: &str, found_kind: &str
     ))
 }
 
-/// The body is an object of another kind of the same group.
+/// Returns the error for a body whose version is that of the path, but whose kind is not.
 fn wrong_kind(kind: &Kind, object: &Value, found_kind: &str) -> Failure {
     let why = format!("must be {}", kind.kind);
     let mut errors = vec![FieldError::invalid("kind", &json!(found_kind), &why)];
@@ -88,7 +89,7 @@ fn wrong_kind(kind: &Kind, object: &Value, found_kind: &str) -> Failure {
     Failure::invalid_foreign(found_kind, kind, name, &errors)
 }
 
-/// Refuses a body that is no object.
+/// Returns an error if the body is not a JSON object.
 pub(super) fn check_body(request: &Request, kind: &Kind) -> Result<(), Failure> {
     match &request.unread {
         None => Ok(()),
@@ -99,7 +100,8 @@ pub(super) fn check_body(request: &Request, kind: &Kind) -> Result<(), Failure> 
     }
 }
 
-/// Sets the namespace of the path. Another one in the object is refused.
+/// Sets the namespace of the object to that of the path. Returns an error if the object names
+/// another namespace.
 pub(super) fn check_namespace(object: &mut Value, namespace: Option<&str>) -> Result<(), Failure> {
     let Some(namespace) = namespace else {
         remove(&mut object["metadata"], "namespace");
@@ -116,7 +118,7 @@ pub(super) fn check_namespace(object: &mut Value, namespace: Option<&str>) -> Re
     Ok(())
 }
 
-/// Compares the name of an object with that in the path.
+/// Returns an error if the object does not have the name that the path contains.
 pub(super) fn check_name(object: &Value, request: &Request) -> Result<(), Failure> {
     let name = request.path.name.as_deref().unwrap_or_default();
     match object["metadata"]["name"].as_str().unwrap_or_default() {
@@ -130,7 +132,8 @@ pub(super) fn check_name(object: &Value, request: &Request) -> Result<(), Failur
     }
 }
 
-/// Compares the uid that a PUT names with that of the stored object, if there is one.
+/// Returns an error if a PUT names a uid that the stored object does not have, or if there is
+/// no stored object with this uid.
 pub(super) fn check_uid(
     old: Option<&Value>,
     new: &Value,
@@ -154,7 +157,7 @@ pub(super) fn check_uid(
     Err(Failure::conflict(kind, key.name(), &why))
 }
 
-/// Compares the version that a write names with that of the stored object.
+/// Returns an error if a write names a resource version that is not that of the stored object.
 pub(super) fn check_version(
     old: &Value,
     new: &Value,
@@ -174,7 +177,8 @@ pub(super) fn check_version(
     Ok(())
 }
 
-/// Refuses a resource version that is no number. For this error, the API server has no reason.
+/// Returns an error if a resource version is not a number. As on the API server, this error
+/// has no reason.
 pub(super) fn check_number(version: &str) -> Result<(), Failure> {
     let is_number = version.bytes().all(|it| it.is_ascii_digit());
     if version.is_empty() || is_number && version.parse::<u64>().is_ok() {

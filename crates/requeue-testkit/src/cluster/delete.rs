@@ -1,4 +1,4 @@
-//! Deletes objects: with preconditions, finalizers and grace periods.
+//! Deletes objects, with preconditions, finalizers and grace periods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,16 @@ use crate::request::{Propagation, Request};
 use crate::status::Failure;
 use crate::store::Key;
 
-/// Keeps an object until its dependents are gone.
+/// The finalizer that keeps an object until its dependents are deleted.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
-/// Keeps an object until its dependents no longer refer to it.
+/// The finalizer that keeps an object until its dependents no longer refer to it.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// The API server refuses to delete these namespaces.
+/// The namespaces that the API server refuses to delete.
 const PERMANENT_NAMESPACES: [&str; 3] = ["default", "kube-public", "kube-system"];
 
-/// How an object should be deleted.
+/// The options of a deletion: the preconditions, the grace period and the treatment of
+/// dependents.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deletion {
     uid: Option<String>,
@@ -34,26 +35,29 @@ pub(super) struct Deletion {
 
 /// The result of a deletion.
 pub(super) enum Deleted {
-    /// The object is gone. This was its last state.
+    /// The object was removed. Contains its last state.
     Gone(Arc<Value>),
-    /// Finalizers or a grace period keep the object.
+    /// The deletion has begun, but finalizers or a grace period keep the object.
+    /// Contains its new state.
     Waits(Arc<Value>),
 }
 
 impl Deletion {
-    /// Returns a deletion without preconditions.
+    /// Returns the options of a deletion without preconditions.
     pub(super) fn with(propagation: Propagation) -> Self {
         Self { propagation: Some(propagation), ..Self::default() }
     }
 
-    /// Reads the options of a deletion. Those in the body replace those in the query.
+    /// Reads the options of a deletion from a request. Options in the body take
+    /// precedence over those in the query.
     fn parse(request: &Request) -> Result<Self, Failure> {
         let (options, body) = (&request.options, &request.body);
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let mut deletion = Self {
             uid: text(&body["preconditions"]["uid"]),
             version: text(&body["preconditions"]["resourceVersion"]),
-            // The API server takes a negative period as one second.
+            // Like the API server, this code replaces a negative grace period with one
+            // second.
             grace_seconds: body["gracePeriodSeconds"]
                 .as_i64()
                 .or(options.grace_seconds)
@@ -110,7 +114,7 @@ impl Cluster {
         let options = &request.options;
         options.selector.check_fields(kind)?;
         let namespace = request.path.namespace.as_deref();
-        // The response has the objects as they were before.
+        // The response contains the objects in the state before their deletion.
         let version = self.store.version();
         let found: Vec<_> =
             select(self.store.objects(), kind.storage_group(), &kind.plural, namespace)
@@ -153,7 +157,7 @@ impl Cluster {
         let mut new = Value::clone(&old);
         let pending = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         if pending > 0 && deletion.grace_seconds.is_none_or(|seconds| seconds >= pending) {
-            // A later deletion can only shorten the grace period.
+            // A later deletion can shorten the grace period, but cannot extend it.
             return Ok(Deleted::Waits(old));
         }
         let finalizers = finalizers_of_deletion(&old["metadata"]["finalizers"], kind, deletion);
@@ -167,7 +171,8 @@ impl Cluster {
         }
         let is_first = meta["deletionTimestamp"].is_null();
         if is_first {
-            // The deletion counts as a change of what should be.
+            // The API server increases the generation, because a deletion changes the
+            // desired state.
             if let Some(generation) = meta["generation"].as_i64() {
                 meta["generation"] = json!(generation + 1);
             }
@@ -194,7 +199,8 @@ impl Cluster {
             new["status"]["phase"] = json!("Terminating");
         }
         if metadata::is_ready_to_go(&new) {
-            // The deletion of a pod is a change first, which its kubelet sees.
+            // The server first stores the pod with its deletion time, because a kubelet
+            // must see that change. It then removes the pod.
             let is_graceful = kind.is_core("pods") && is_first;
             if deletion.dry_run {
                 return Ok(Deleted::Gone(if is_graceful { Arc::new(new) } else { old }));
@@ -214,7 +220,8 @@ impl Cluster {
         Ok(Deleted::Waits(self.store.put(key.clone(), new)))
     }
 
-    /// Removes an object. Its dependents become garbage.
+    /// Removes an object from the store. If its kind is a definition, also removes the
+    /// kinds that it defines.
     pub(super) fn remove_object(&mut self, key: &Key) -> Option<Arc<Value>> {
         let last = self.store.remove(key)?;
         self.has_garbage = true;
@@ -258,7 +265,8 @@ fn check_preconditions(
     Ok(())
 }
 
-/// Only a pod that runs on a node takes time to stop.
+/// Returns the grace period of a deletion in seconds. It is 0 unless the object is a
+/// pod that runs on a node.
 fn grace_seconds(object: &Value, kind: &Kind, deletion: &Deletion) -> i64 {
     if !kind.is_core("pods") {
         return 0;
@@ -276,11 +284,12 @@ fn grace_seconds(object: &Value, kind: &Kind, deletion: &Deletion) -> i64 {
 fn finalizers_of_deletion(before: &Value, kind: &Kind, deletion: &Deletion) -> Vec<Value> {
     let before = before.as_array().map(Vec::as_slice).unwrap_or_default();
     if kind.is_core("events") || kind.is_new_event() {
-        // The garbage collector ignores them.
+        // The garbage collector ignores events, so their finalizers do not change.
         return before.to_vec();
     }
     let has = |finalizer: &str| before.iter().any(|it| it == finalizer);
-    // Without a policy, the one that the finalizers name stays.
+    // If the deletion has no policy, the existing finalizers of the object determine
+    // the policy.
     let policy = deletion.propagation.unwrap_or(if has(ORPHAN) {
         Propagation::Orphan
     } else if has(FOREGROUND) {

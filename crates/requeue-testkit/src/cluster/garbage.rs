@@ -1,4 +1,5 @@
-//! The controllers that complete deletions: of dependents, of namespaces and of definitions.
+//! The controllers that complete deletions: of dependents, of the contents of namespaces, and of
+//! custom resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,10 +16,12 @@ use crate::patch::{self, Ownership};
 use crate::request::Propagation;
 use crate::store::Key;
 
-/// The dependents of each uid, and whether they block the deletion of their owner.
+/// For each uid, the keys of the objects that name it as their owner. The flag is true if the
+/// dependent blocks the deletion of the owner.
 type Dependents = BTreeMap<String, BTreeSet<(Key, bool)>>;
 
-/// The conditions of a namespace without content: types, reasons and messages.
+/// The conditions of a namespace whose contents are deleted, each with its type, reason and
+/// message.
 const DELETED: [(&str, &str, &str); 5] = [
     (
         "NamespaceDeletionDiscoveryFailure",
@@ -43,32 +46,34 @@ const DELETED: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// One step of a controller.
+/// One change that a controller makes.
 enum Step {
     Delete(Key, Propagation),
-    /// Removes the references to these uids.
+    /// Removes the owner references with these uids from an object.
     RemoveOwners(Key, Vec<Value>),
     RemoveFinalizer(Key, &'static str),
-    /// Removes the finalizer of an empty namespace.
+    /// Removes the finalizer from the spec of an empty namespace.
     Finalize(Key),
 }
 
-/// The state of the object of an owner reference.
+/// The state of the object that an owner reference names.
 #[derive(Clone, Copy, PartialEq)]
 enum Owner {
     Exists,
-    /// The owner is deleted in the foreground, and waits for this dependent.
+    /// The owner is being deleted in the foreground, and is kept until this dependent is deleted.
     WaitsForDependents,
     Absent,
-    /// The server has no such kind, or the namespace is unknown, so the collector does not know.
+    /// The state cannot be determined, because the server does not have the kind, or because the
+    /// namespace of the owner is unknown.
     Unknown,
 }
 
 impl Cluster {
-    /// Deletes dependents whose owners are gone, and the contents of namespaces and definitions that are being deleted.
+    /// Deletes the dependents of deleted owners. Also deletes the contents of namespaces, and the
+    /// custom resources of definitions, that are being deleted.
     ///
-    /// Returns the number of objects that it deleted or changed. In a real cluster, controllers do this some time after
-    /// the deletion.
+    /// Returns the number of objects that were deleted or changed. In a real cluster, controllers
+    /// make these changes some time after the deletion of the owner.
     pub fn collect_garbage(&mut self, now: Timestamp) -> usize {
         let mut count = 0;
         while self.has_garbage {
@@ -81,14 +86,14 @@ impl Cluster {
         count
     }
 
-    /// Returns whether the step changed something.
+    /// Executes a step. Returns true if it changed an object.
     fn take_step(&mut self, now: Timestamp, step: Step) -> bool {
         let before = self.store.version();
         match step {
             Step::Delete(key, propagation) => {
                 let Some(kind) = self.kind_of_key(&key) else { return false };
                 let deletion = Deletion::with(propagation);
-                // The object may be gone by an earlier step.
+                // The error is ignored, because an earlier step may have removed the object.
                 let _ = self.delete_object(now, &kind, &key, &deletion);
             }
             Step::RemoveOwners(key, uids) => self.edit(&key, |object| {
@@ -115,7 +120,7 @@ impl Cluster {
         changed
     }
 
-    /// Writes the conditions of a namespace whose content is gone.
+    /// Writes the conditions of a namespace whose contents are deleted.
     fn report_deletion(&mut self, now: Timestamp, key: &Key) {
         let Some(old) = self.store.get(key).filter(|it| it["status"]["conditions"].is_null())
         else {
@@ -146,7 +151,7 @@ impl Cluster {
         self.store.put(key.clone(), new);
     }
 
-    /// Changes an object, which goes if nothing holds it.
+    /// Changes an object. If it is being deleted and nothing keeps it any longer, removes it.
     fn edit(&mut self, key: &Key, change: impl FnOnce(&mut Value)) {
         let Some(old) = self.store.get(key) else { return };
         let mut new = Value::clone(old);
@@ -158,7 +163,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the steps that are due.
+    /// Returns the steps that the controllers must execute in the present state.
     fn steps(&self) -> Vec<Step> {
         let dependents = self.dependents();
         let mut steps = Vec::new();
@@ -186,7 +191,8 @@ impl Cluster {
         steps
     }
 
-    /// Returns the dependents of each uid, and whether they block the deletion of their owner.
+    /// Returns the dependents of each uid, with a flag that is true if they block the deletion of
+    /// their owner.
     fn dependents(&self) -> Dependents {
         let mut dependents = Dependents::new();
         for (key, object) in self.store.objects().iter().filter(|(key, _)| is_collected(key)) {
@@ -210,7 +216,8 @@ impl Cluster {
             return None;
         }
         if states.contains(&Owner::Exists) {
-            // Another owner keeps the object. The references to those that are gone go with them.
+            // Another owner still exists, so the object is kept. Only the references to deleted
+            // owners are removed.
             let gone = owners(object).iter().zip(&states).filter(|(_, state)| is_gone(state));
             let gone = gone.map(|(owner, _)| owner["uid"].clone()).collect();
             return Some(Step::RemoveOwners(key.clone(), gone));
@@ -236,7 +243,8 @@ impl Cluster {
             self.kinds.values().find(|kind| kind.group == group && owner["kind"] == *kind.kind);
         let Some(kind) = kind else { return Owner::Unknown };
         if kind.is_namespaced && dependent.namespace().is_none() {
-            // The reference does not say in which namespace the owner is.
+            // An owner reference contains no namespace. The owner of a cluster-scoped object is
+            // therefore unknown if its kind is namespaced.
             return Owner::Unknown;
         }
         let namespace = if kind.is_namespaced { dependent.namespace() } else { None };
@@ -297,9 +305,11 @@ impl Cluster {
         kinds.find(|kind| kind.group == key.group && kind.plural == key.plural).cloned()
     }
 
-    /// Adds the kinds of a definition, and removes the versions that it no longer has.
+    /// Adds the kinds that a definition defines, and removes the versions that it no longer
+    /// defines.
     ///
-    /// A write that does not change the kinds keeps them, so that watches can go back to before it.
+    /// If the write of the definition does not change the kinds, they are kept. Watches can then
+    /// continue from a version before that write.
     pub(super) fn add_definition(&mut self, definition: &Arc<Value>) {
         let mut known = self.kinds.values().filter_map(|kind| kind.definition.as_ref());
         if known.any(|known| known.is_equal_to(definition)) {
@@ -317,7 +327,7 @@ impl Cluster {
     }
 }
 
-/// The garbage collector does not look at events.
+/// Returns true if the garbage collector handles objects with this key. It ignores events.
 fn is_collected(key: &Key) -> bool {
     !(key.group.is_empty() && key.plural == "events")
 }

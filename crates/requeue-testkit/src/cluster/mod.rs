@@ -1,4 +1,4 @@
-//! The state machine behind the server.
+//! The API server as a state machine.
 
 mod body;
 mod delete;
@@ -27,21 +27,24 @@ use crate::request::{PatchType, Path, Request, Verb, unsupported_custom_patch};
 use crate::status::Failure;
 use crate::store::{Key, Objects, Store};
 
-/// The response to a request.
+/// The response of a [`Cluster`] to a request.
 #[derive(Clone, Debug)]
 pub enum Response {
-    /// An object, a list or a `Status`, with its code.
+    /// A response in JSON: the status code, and an object, a list or a `Status`.
     Json(u16, Arc<Value>),
-    /// A text, as for `/healthz`, with its code.
+    /// A response as plain text, for example to `/healthz`: the status code, and the
+    /// text.
     Text(u16, String),
-    /// The stream of a watch. [`Cluster::events`] returns its events.
+    /// An accepted watch. [`Cluster::events`] returns its events.
     Watch(Box<Watch>),
 }
 
-/// An API server as a state machine: objects, versions and the log of changes.
+/// An API server as a state machine. Its state consists of objects, their versions and
+/// the log of their changes.
 ///
-/// It has no clock, no tasks and no I/O. The same requests at the same times have the same responses. A clone is a
-/// snapshot, and shares the objects.
+/// The cluster has no clock, no tasks and no I/O. If two clusters receive the same
+/// requests at the same times, their responses are the same. A clone is an independent
+/// copy of the state. The two copies share the memory of unchanged objects.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     store: Store,
@@ -50,15 +53,16 @@ pub struct Cluster {
     created: u64,
     records: VecDeque<Record>,
     history: usize,
-    /// True if garbage is collected with the write that made it.
+    /// True if each write also collects the garbage that it causes.
     collects: bool,
     has_garbage: bool,
 }
 
 impl Cluster {
-    /// Creates a cluster with the namespaces that every cluster has.
+    /// Creates a cluster with the namespaces that every Kubernetes cluster has.
     ///
-    /// `seed` determines names and uids. `history` is the number of changes, and of requests, that the cluster remembers.
+    /// `seed` determines the generated names and uids. `history` is the maximum number
+    /// of changes in the log, and of recorded requests.
     #[must_use]
     pub fn new(seed: u64, history: usize) -> Self {
         let mut cluster = Self {
@@ -77,14 +81,16 @@ impl Cluster {
         cluster
     }
 
-    /// Sets whether garbage is collected together with the write that made it.
+    /// Sets whether each write also collects the garbage that it causes.
     ///
-    /// By default it is. Otherwise, call [`collect_garbage`](Self::collect_garbage).
+    /// The default is true. If it is false, the test must call
+    /// [`collect_garbage`](Self::collect_garbage).
     pub fn collect_automatically(&mut self, collects: bool) {
         self.collects = collects;
     }
 
-    /// Returns the response to a request at a time.
+    /// Handles a request that arrives at the time `now` from a user with the
+    /// permissions `access`. Returns the response.
     pub fn handle(
         &mut self,
         now: Timestamp,
@@ -151,7 +157,8 @@ impl Cluster {
             });
         };
         let request = match Request::parse(path.clone(), request) {
-            // Without the resource, there are no methods.
+            // If the resource does not exist, the error says so, instead of refusing
+            // the method.
             Err(failure) if failure.code == 405 => {
                 return Err(self.kind(&path).err().unwrap_or(failure));
             }
@@ -169,7 +176,8 @@ impl Cluster {
         }
         let is_list = matches!(request.verb, Verb::List | Verb::Watch);
         if kind.is_namespaced && request.path.namespace.is_none() && !is_list {
-            // Only lists and watches are about all namespaces.
+            // Only lists and watches can read a namespaced kind without a namespace in
+            // the path.
             return Err(match kind.definition {
                 Some(_) => Failure::page_not_found(),
                 None => Failure::method_not_allowed(),
@@ -248,34 +256,36 @@ impl Cluster {
         &self.store
     }
 
-    /// Returns the current resource version.
+    /// Returns the resource version of the last change.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.store.version()
     }
 
-    /// Returns the requests, the oldest first.
+    /// Returns the recorded requests, the oldest first.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &Record> {
         self.records.iter()
     }
 
-    /// Removes and returns the requests, the oldest first.
+    /// Returns the recorded requests, the oldest first, and clears the record.
     pub fn take_records(&mut self) -> Vec<Record> {
         self.records.drain(..).collect()
     }
 
-    /// Forgets the log of changes.
+    /// Clears the log of changes, as a compaction of etcd does.
     ///
-    /// Watches and lists that continue from an earlier version then fail with 410 (Expired), as after a compaction of
-    /// etcd.
+    /// Watches and lists that continue from an earlier version then fail with the
+    /// status 410 (Expired).
     pub fn compact(&mut self) {
         self.store.compact();
     }
 
-    /// Returns the objects of a resource at a version, in the order of a list.
+    /// Returns the objects of a resource as they were at a version. The order is that
+    /// of a list.
     ///
-    /// `resource` is the plural with the group, such as `deployments.apps`. The result is `None` if the log no longer
-    /// reaches the version, or if the version is in the future.
+    /// `resource` is the plural with the group, such as `deployments.apps`. Returns
+    /// `None` if the log of changes begins after the version, or if the version is in
+    /// the future.
     #[must_use]
     pub fn objects_at(&self, resource: &str, version: u64) -> Option<Vec<Arc<Value>>> {
         let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
@@ -283,7 +293,7 @@ impl Cluster {
         Some(select(&objects, group, plural, None).map(|(_, object)| Arc::clone(object)).collect())
     }
 
-    /// Returns the objects of a resource, in the order of a list.
+    /// Returns the current objects of a resource. The order is that of a list.
     ///
     /// `resource` is the plural with the group, such as `deployments.apps`.
     #[must_use]
@@ -309,7 +319,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the object that a request names.
+    /// Returns the stored object that the path of a request names, or an error if there
+    /// is none.
     fn stored(&self, kind: &Kind, path: &Path) -> Result<(Key, Arc<Value>), Failure> {
         let name = path.name.as_deref().unwrap_or_default();
         let key = Key::new(kind.storage_group(), &kind.plural, path.namespace.as_deref(), name);
@@ -337,12 +348,14 @@ impl Cluster {
     }
 }
 
-/// The path is that of a built-in kind, or of a custom resource.
+/// Returns the error for a path without a resource. The text for a group of built-in
+/// kinds differs from that of a group of custom resources.
 fn no_such_path(is_built_in: bool) -> Failure {
     if is_built_in { Failure::no_such_path() } else { Failure::page_not_found() }
 }
 
-/// Returns the objects of a resource, and of one namespace if there is one.
+/// Returns the objects of a resource. If `namespace` is set, returns only those in this
+/// namespace.
 fn select<'a>(
     objects: &'a Objects,
     group: &'a str,

@@ -1,4 +1,4 @@
-//! Reads objects: one by its name, or a list in pages.
+//! Reads objects: one object by its name, or a list that can consist of several pages.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::request::{Match, Options, Projection, Request, json_error};
 use crate::status::{Failure, FieldError};
 use crate::store::Objects;
 
-/// Reads tokens as Go does.
+/// Decodes continue tokens as Go does: trailing bits need not be zero.
 const LENIENT: GeneralPurpose =
     GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
@@ -31,7 +31,7 @@ impl Cluster {
         check_list_options(options)?;
         options.selector.check_fields(kind)?;
         let namespace = request.path.namespace.as_deref();
-        // The API server reads the only object, as if there were no pages.
+        // A list of at most one object is read like a single object, so it has no pages.
         let is_single =
             options.selector.name().is_some() && (namespace.is_some() || !kind.is_namespaced);
         let page = options.page.as_deref().map(Page::parse).transpose()?;
@@ -41,7 +41,8 @@ impl Cluster {
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        // A list from the cache, which version 0 allows, has no pages.
+        // The version 0 permits a list from the cache of the API server, which ignores
+        // the limit.
         let is_cached = options.version == "0" && kind.plural != "events";
         let has_pages = options.limit > 0 && !is_cached && !is_single;
         let (version, objects) = self.objects_of_list(options, page.as_ref(), has_pages)?;
@@ -59,18 +60,20 @@ impl Cluster {
 
         let mut metadata = json!({ "resourceVersion": version.to_string() });
         let last = found.last().filter(|_| found.len() == limit);
-        // Only the next page shows if the selector fits the objects that remain.
+        // If candidates remain, there is a next page, even if the selector matches none
+        // of them.
         let last = last.filter(|(at, _)| at + 1 < candidates.len());
         let is_last = last.is_none();
         if let Some((_, (key, _))) = last {
-            // The smallest place after the last one.
+            // The next page starts at the smallest place after the last object.
             let next = Page { version: version as i64, start: format!("{}\0", key.place) };
             metadata["continue"] = json!(next.to_token());
             if options.selector.is_empty() {
                 metadata["remainingItemCount"] = json!(candidates.len() - found.len());
             }
         }
-        // Lists of whole custom resources always have the field.
+        // A list of whole custom resources contains the field `continue` even if it is
+        // empty.
         if is_last && kind.definition.is_some() && request.projection == Projection::Whole {
             metadata["continue"] = json!("");
         }
@@ -93,7 +96,8 @@ impl Cluster {
         Ok(Response::Json(200, Arc::new(list)))
     }
 
-    /// Returns the version of a list, and its objects unless they are the current ones.
+    /// Returns the version of a list, and its objects. The objects are `None` if the
+    /// list contains the current ones.
     fn objects_of_list(
         &self,
         options: &Options,
@@ -115,7 +119,8 @@ impl Cluster {
             .parsed_version()
             .map_err(|error| Failure::bad_request(format!("invalid resource version: {error}")))?;
         self.check_reached(version)?;
-        // With a limit, a version without a rule means exactly that version.
+        // If the list has a limit but no rule for the version, it must have exactly the
+        // given version.
         let is_exact = match &options.version_match {
             Some(rule) => *rule == Match::Exact,
             None => has_pages && version > 0,
@@ -129,19 +134,21 @@ impl Cluster {
         }
     }
 
-    /// Checks the version that a read of one object names.
+    /// Returns an error if the resource version in a read of one object is invalid or in
+    /// the future.
     pub(super) fn check_version_of_get(&self, request: &Request) -> Result<(), Failure> {
         let version = request.options.parsed_version();
         let version = version.map_err(|error| match request.path.plural.as_str() {
-            // Events have no cache.
+            // The API server does not read events from a cache, so the error is another
+            // one.
             "events" => Failure::bad_request(format!("invalid resource version: {error}")),
-            // For this error, the cache has no reason.
+            // The error of the cache has no reason.
             _ => Failure::unknown(&error.to_string()),
         })?;
         self.check_reached(version)
     }
 
-    /// Refuses a version in the future.
+    /// Returns an error if the version is in the future.
     pub(super) fn check_reached(&self, version: u64) -> Result<(), Failure> {
         if version > self.store.version() {
             return Err(Failure::version_too_large(version, self.store.version()));
@@ -180,9 +187,9 @@ fn check_list_options(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The place at which a list continues.
+/// The position at which the next page of a list begins.
 struct Page {
-    /// The version of the list, or -1 for the current one.
+    /// The version of the list. If it is -1, the page has the current version.
     version: i64,
     start: String,
 }
@@ -226,7 +233,7 @@ impl Page {
     }
 }
 
-/// Returns a stored object in the version of the kind.
+/// Converts a stored object to the version of the requested kind.
 pub(super) fn serve(kind: &Kind, object: &Arc<Value>) -> Arc<Value> {
     if kind.is_new_event() {
         return Arc::new(events::to_new(object));
@@ -240,7 +247,7 @@ pub(super) fn serve(kind: &Kind, object: &Arc<Value>) -> Arc<Value> {
     Arc::new(object)
 }
 
-/// Returns a stored object as a response shows it.
+/// Converts a stored object to the form in which a response contains it.
 pub(super) fn present(kind: &Kind, projection: Projection, object: &Arc<Value>) -> Arc<Value> {
     let object = serve(kind, object);
     match projection {
@@ -249,7 +256,7 @@ pub(super) fn present(kind: &Kind, projection: Projection, object: &Arc<Value>) 
     }
 }
 
-/// Adds the fields that the server shows although they are not set.
+/// Adds the fields that a response contains although they are not set.
 fn with_nulls(mut object: Arc<Value>, kind: &Kind) -> Arc<Value> {
     if kind.is_core("events")
         && let Some(fields) = Arc::make_mut(&mut object).as_object_mut()
@@ -273,7 +280,8 @@ pub(super) fn metadata_of(object: &Value) -> Value {
     })
 }
 
-/// Returns an object as a list shows it. Items of built-in kinds do not name their kind.
+/// Returns an object as an item of a list. Items of built-in kinds contain neither
+/// `kind` nor `apiVersion`.
 pub(super) fn list_item(kind: &Kind, projection: Projection, object: &Arc<Value>) -> Value {
     if projection == Projection::Metadata {
         return metadata_of(object);

@@ -1,4 +1,4 @@
-//! The subresource `scale`.
+//! Reads and writes the subresource `scale`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::patch;
 use crate::request::{PatchType, Projection, Request, Verb};
 use crate::status::{Failure, FieldError};
 
-/// Where an object has the numbers of its scale.
+/// The paths of the fields in an object that a Scale is computed from.
 struct Paths {
     spec: String,
     status: String,
@@ -45,7 +45,8 @@ impl Cluster {
         let scale = match request.verb {
             Verb::Patch(PatchType::Json) => patch::json(&before, &request.body)?,
             Verb::Patch(PatchType::Merge) => patch::merge(&before, &request.body)?,
-            // A scale has no lists, for which the forms differ.
+            // A Scale contains no lists, so a strategic merge patch is the same as a merge
+            // patch.
             Verb::Patch(PatchType::Strategic) => patch::merge(&before, &request.body)?,
             Verb::Patch(PatchType::Apply) => {
                 return Err(Failure::not_implemented("apply of a scale"));
@@ -82,7 +83,8 @@ impl Cluster {
     }
 }
 
-/// Checks the type and the name in the body of an update. The type may be missing.
+/// Returns an error if the body of an update is not a Scale, or names another object. The
+/// type may be missing.
 fn check_body(request: &Request, kind: &Kind) -> Result<(), Failure> {
     let body = &request.body;
     if let Some(why) = &request.unread {
@@ -158,7 +160,8 @@ fn scale_of(object: &Value, paths: &Paths) -> Value {
     })
 }
 
-/// Returns the labels of a selector as text. A ReplicationController's has no `matchLabels`.
+/// Converts the labels of a selector to text. The selector of a ReplicationController
+/// consists of the labels themselves, without `matchLabels`.
 fn selector_text(selector: &Value) -> Option<String> {
     let labels = selector["matchLabels"].as_object().or(selector.as_object())?;
     let terms =

@@ -1,4 +1,5 @@
-//! Completes objects before they are stored, as the kinds' strategies in Kubernetes do.
+//! Completes objects before they are stored, as the strategies of the kinds do in
+//! Kubernetes.
 
 use serde_json::{Value, json};
 
@@ -6,22 +7,24 @@ use crate::defaults;
 use crate::events;
 use crate::kind::{Kind, Part};
 
-/// Completes a new object.
+/// Completes an object that a request creates.
 pub(super) fn prepare_for_create(object: &mut Value, kind: &Kind) {
     remove_empty_rules(object, kind);
-    // A kubelet registers its Node together with the status.
+    // A kubelet creates its Node with a status, so that status is kept. The status of a
+    // definition is also kept.
     let keeps_status = kind.is_definition() || kind.is_core("nodes");
     if kind.has_subresource("status") && !keeps_status {
         remove(object, "status");
     }
     complete(object, kind);
     if kind.definition.is_none() {
-        // Go writes an empty status, and the counts in it.
+        // Go writes an empty status with its counters, so they are set too.
         defaults::set(object, kind);
     }
 }
 
-/// Takes from the stored object what a write to this part cannot change.
+/// Replaces the fields that a write to this part of the object cannot change with those
+/// of the stored object.
 pub(super) fn prepare_for_update(new: &mut Value, old: &Value, kind: &Kind, part: Part) {
     remove_empty_rules(new, kind);
     if part == Part::Main {
@@ -29,7 +32,8 @@ pub(super) fn prepare_for_update(new: &mut Value, old: &Value, kind: &Kind, part
             set_or_remove(new, "status", old["status"].clone());
         }
         if kind.is_core("namespaces") {
-            // Only the subresource `finalize` changes the finalizers in the spec.
+            // The finalizers in the spec of a Namespace can be changed only by the
+            // subresource `finalize`.
             set_or_remove(new, "spec", old["spec"].clone());
         }
         return;
@@ -59,14 +63,14 @@ pub(super) fn prepare_for_update(new: &mut Value, old: &Value, kind: &Kind, part
     }
 }
 
-/// A stored role does not distinguish an empty list of rules from none.
+/// The API server stores a role with an empty list of rules like a role without rules.
 fn remove_empty_rules(role: &mut Value, kind: &Kind) {
     if kind.group == "rbac.authorization.k8s.io" && role["rules"] == json!([]) {
         remove(role, "rules");
     }
 }
 
-/// Completes a Namespace, as the API server does when it creates one.
+/// Sets the fields of a Namespace that the API server sets when it creates one.
 pub(super) fn complete_namespace(namespace: &mut Value) {
     let name = namespace["metadata"]["name"].clone();
     namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
@@ -78,7 +82,7 @@ pub(super) fn complete_namespace(namespace: &mut Value) {
     namespace["status"] = json!({ "phase": "Active" });
 }
 
-/// Sets the few fields without which clients of these kinds do not work.
+/// Sets the fields without which typical clients of these kinds do not work.
 fn complete(object: &mut Value, kind: &Kind) {
     if !kind.group.is_empty() {
         return;
@@ -104,7 +108,7 @@ fn complete(object: &mut Value, kind: &Kind) {
     }
 }
 
-/// Moves `stringData` of a Secret to `data`.
+/// Encodes the texts in `stringData` of a Secret, and moves them to `data`.
 pub(super) fn encode_string_data(secret: &mut Value) {
     use base64::Engine;
     let Some(Value::Object(texts)) = secret.as_object_mut().and_then(|it| it.remove("stringData"))
@@ -117,13 +121,14 @@ pub(super) fn encode_string_data(secret: &mut Value) {
     }
 }
 
-/// Returns whether a write changes what the generation counts.
+/// Returns true if the write must increase the generation of the object.
 pub(super) fn is_new_generation(old: &Value, new: &Value, kind: &Kind) -> bool {
     if !kind.has_generation() {
         return false;
     }
     if kind.definition.is_none() {
-        // A Deployment copies its annotations to its ReplicaSets.
+        // The annotations of a Deployment affect its generation, because it copies them
+        // to its ReplicaSets.
         let counts_annotations = kind.plural == "deployments"
             && old["metadata"]["annotations"] != new["metadata"]["annotations"];
         let is_spec = kind.plural != "endpointslices" && kind.plural != "podtemplates";
@@ -142,7 +147,7 @@ pub(super) fn is_new_generation(old: &Value, new: &Value, kind: &Kind) -> bool {
     counted(old) != counted(new)
 }
 
-/// Returns an object in the version in which it is stored.
+/// Converts an object to the version in which it is stored.
 pub(super) fn to_storage(mut object: Value, kind: &Kind) -> Value {
     if kind.is_new_event() {
         return events::to_core(&object);

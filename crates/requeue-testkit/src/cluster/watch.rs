@@ -1,4 +1,4 @@
-//! Watches: cursors into the log of changes.
+//! Watches, each of which is a position in the log of changes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::selector::Selector;
 use crate::status::{Failure, FieldError};
 use crate::store::{Change, with_version};
 
-/// An event of a watch: its type, and the object as the client sees it.
+/// An event of a watch: its type, and the object as the client receives it.
 #[derive(Clone, Debug)]
 pub(crate) struct Event(pub(crate) &'static str, pub(crate) Arc<Value>);
 
@@ -25,16 +25,17 @@ impl Event {
     }
 }
 
-/// A watch, as a position in the log of changes.
+/// A watch of the objects of a resource, as a position in the log of changes.
 #[derive(Clone, Debug)]
 pub struct Watch {
     kind: Arc<Kind>,
     namespace: Option<String>,
     selector: Selector,
     projection: Projection,
-    /// Events that do not come from the log: the initial objects.
+    /// The events with the objects that exist at the start of the watch. They are not in the
+    /// log.
     initial: VecDeque<Event>,
-    /// The version up to which the watch has shown all changes.
+    /// The version up to which the watch has returned all changes.
     seen: u64,
     has_bookmarks: bool,
     timeout: Option<Duration>,
@@ -42,25 +43,27 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns how long the client wants to watch.
+    /// Returns the time after which the client wants the watch to end, or `None` if the
+    /// client has not set it.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// Returns whether the watch has shown its last event, after a failure.
+    /// Returns true if the watch has ended: it has failed, or its kind no longer exists.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Returns whether the client wants bookmarks.
+    /// Returns true if the client has asked for bookmarks.
     #[must_use]
     pub fn has_bookmarks(&self) -> bool {
         self.has_bookmarks
     }
 
-    /// Returns an event that shows only up to which version the client has seen all changes.
+    /// Returns a bookmark. It tells the client the version up to which the client has
+    /// received all changes.
     #[must_use]
     pub fn bookmark(&self) -> Value {
         self.bookmark_with(&json!({})).to_json()
@@ -70,7 +73,7 @@ impl Watch {
         self.bookmark_with(&json!({}))
     }
 
-    /// Returns the watched resource, such as `deployments.apps`.
+    /// Returns the name of the watched resource, such as `deployments.apps`.
     pub(crate) fn resource(&self) -> String {
         self.kind.qualified()
     }
@@ -97,7 +100,8 @@ impl Watch {
         Event("ERROR", Arc::new(failure.to_status()))
     }
 
-    /// Returns the event by which the watch shows a change, if it does.
+    /// Returns the event that the watch sends for a change, or `None` if the change does not
+    /// concern the watch.
     fn event(&self, change: &Change) -> Option<Event> {
         let namespace = self.namespace.as_deref();
         if !change.key.is_of(self.kind.storage_group(), &self.kind.plural, namespace) {
@@ -111,7 +115,8 @@ impl Watch {
             (None, None) => return None,
             (None, Some(object)) => ("ADDED", object),
             (Some(_), Some(object)) => ("MODIFIED", object),
-            // The last state that the watch has shown, with the version of the change.
+            // The event contains the last state that matched the selector, with the version
+            // of the change.
             (Some(before), None) => ("DELETED", with_version(&before, change.version)),
         };
         Some(Event(kind, present(&self.kind, self.projection, &object)))
@@ -134,11 +139,12 @@ impl Cluster {
             timeout: options.timeout_seconds.map(Duration::from_secs),
             is_over: false,
         };
-        // A watch without a version begins with all objects.
+        // If the client does not name a version, the watch begins with an event for each
+        // existing object.
         let is_from_start = options.version.is_empty() || options.version == "0";
         let sends_all =
             options.send_initial_events.unwrap_or(is_from_start && options.version_match.is_none());
-        // For this error, the API server has no reason.
+        // As on the API server, this error has no reason.
         let version = options.parsed_version();
         let version = version.map_err(|error| Failure::unknown(&error.to_string()))?;
         if sends_all {
@@ -164,9 +170,11 @@ impl Cluster {
         Ok(watch)
     }
 
-    /// Returns the next events of a watch, each as a JSON object with `type` and `object`.
+    /// Returns the events of a watch that have not been returned yet. Each is a JSON object
+    /// with `type` and `object`.
     ///
-    /// The result is empty if nothing has changed. After an event of type `ERROR`, the watch [is over](Watch::is_over).
+    /// The result is empty if the watched objects have not changed. After an event with the
+    /// type `ERROR`, the watch [is over](Watch::is_over).
     pub fn events(&self, watch: &mut Watch) -> Vec<Value> {
         self.next_events(watch).iter().map(Event::to_json).collect()
     }
@@ -176,7 +184,8 @@ impl Cluster {
             return Vec::new();
         }
         let mut events: Vec<_> = watch.initial.drain(..).collect();
-        // The API server has no history of a custom resource from before its definition.
+        // The API server keeps the changes of custom resources only since the last change of
+        // their definition.
         let defined = watch.kind.definition.as_ref().map_or(0, |it| it.version_of_definition());
         let oldest = self.store.oldest().max(defined);
         if watch.seen < oldest && self.store.version() > watch.seen {
@@ -187,7 +196,7 @@ impl Cluster {
         events
             .extend(self.store.changes_after(watch.seen).filter_map(|change| watch.event(change)));
         watch.seen = watch.seen.max(self.store.version());
-        // The server closes the watches of a kind that is gone.
+        // The server ends the watches of a kind that was removed.
         watch.is_over = !self.kinds.contains_key(&watch.kind.key());
         events
     }
@@ -196,7 +205,7 @@ impl Cluster {
 fn check_watch_options(options: &Options) -> Result<(), Failure> {
     let rule = "resourceVersionMatch";
     let mut errors = Vec::new();
-    // A watch without a version has these options by default.
+    // These options are the default of a watch without a version.
     let is_from_start = options.version.is_empty() || options.version == "0";
     if is_from_start && options.send_initial_events.is_none() && options.version_match.is_none() {
         let why = "resourceVersionMatch is forbidden when continue is provided";

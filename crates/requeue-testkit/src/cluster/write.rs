@@ -1,4 +1,4 @@
-//! Creates and changes objects.
+//! Creates objects, and replaces stored objects.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::status::{Failure, FieldError};
 use crate::store::Key;
 use crate::validation;
 
-/// The circumstances of a write.
+/// The properties of a write that do not depend on the written object.
 pub(super) struct Writing<'a> {
     pub(super) now: Timestamp,
     pub(super) kind: &'a Arc<Kind>,
@@ -79,9 +79,10 @@ impl Cluster {
         Ok(Response::Json(201, present(kind, request.projection, &object)))
     }
 
-    /// Creates an object, which is [prepared](Self::prepare). Returns it as it is stored.
+    /// Creates an object that was [prepared](Self::prepare). Returns the stored object.
     ///
-    /// `managed_fields` is `None` unless an apply has computed them.
+    /// `managed_fields` contains the managed fields that an apply has computed. It is
+    /// `None` for other writes.
     fn create_object(
         &mut self,
         writing: &Writing<'_>,
@@ -99,7 +100,7 @@ impl Cluster {
         };
         self.check_namespace_of(kind, &object)?;
         if !is_named && !prefix.is_empty() {
-            // The API server shortens the prefix, so that the name is a valid label.
+            // The API server cuts the prefix, so that the generated name is a valid label.
             let prefix: String = prefix.chars().take(58).collect();
             let name = format!("{prefix}{}", self.random.name_suffix());
             object["metadata"]["name"] = json!(name);
@@ -178,7 +179,8 @@ impl Cluster {
         check_body(request, kind)?;
         let mut new = request.body.clone();
         check_type(&mut new, kind)?;
-        // An unknown field is refused before the object is looked up.
+        // The object is prepared before the stored object is looked up. An unknown field is
+        // therefore the first error.
         Self::prepare(&mut new, writing)?;
         let namespace = request.path.namespace.as_deref();
         check_namespace(&mut new, namespace)?;
@@ -260,9 +262,10 @@ impl Cluster {
         }
     }
 
-    /// Replaces a stored object. Returns it as it is stored.
+    /// Replaces a stored object. Returns the new stored object.
     ///
-    /// `new` is [prepared](Self::prepare). An apply has computed `managed_fields` in the version of the kind.
+    /// `new` must be [prepared](Self::prepare). `managed_fields` contains the managed
+    /// fields that an apply has computed, in the version of the request.
     pub(super) fn replace(
         &mut self,
         writing: &Writing<'_>,
@@ -311,7 +314,8 @@ impl Cluster {
         Ok(object)
     }
 
-    /// Brings an object into the form of its kind, as the server does when it reads a body.
+    /// Decodes an object as the server does when it reads a body: sets defaults, and
+    /// removes unknown fields.
     pub(super) fn prepare(object: &mut Value, writing: &Writing<'_>) -> Result<(), Failure> {
         let kind = writing.kind;
         if kind.is_core("secrets") {
@@ -341,7 +345,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Refuses a namespace that does not exist, or is being deleted.
+    /// Returns an error if the namespace of the object does not exist or is being deleted.
     fn check_namespace_of(&self, kind: &Kind, object: &Value) -> Result<(), Failure> {
         let text = |field: &str| object["metadata"][field].as_str().filter(|it| !it.is_empty());
         let Some(namespace) = text("namespace") else { return Ok(()) };
@@ -358,7 +362,8 @@ impl Cluster {
         }
     }
 
-    /// Follows a write: a definition adds its kinds, and an owner may be gone.
+    /// Updates the state that depends on a written object: adds the kinds of a definition,
+    /// and marks possible garbage.
     pub(super) fn after_write(&mut self, kind: &Kind, key: &Key, object: &Arc<Value>) {
         if kind.is_definition() {
             self.add_definition(object);
@@ -371,7 +376,8 @@ impl Cluster {
     }
 }
 
-/// A write that creates the object needs that permission, too.
+/// Returns an error if the user may not create the object. A write that creates an object
+/// needs this permission, too.
 fn check_may_create(access: &Access, request: &Request) -> Result<(), Failure> {
     match access.refusal(Verb::Create, request) {
         None => Ok(()),

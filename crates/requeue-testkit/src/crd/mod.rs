@@ -1,4 +1,4 @@
-//! Custom resources: their definitions and schemas.
+//! Custom resources: the definitions of their kinds, and the validation by their schemas.
 
 mod rules;
 mod structural;
@@ -14,10 +14,11 @@ use crate::kind::{Kind, Part};
 use crate::metadata;
 use crate::status::{Failure, FieldError};
 
-/// Keeps a definition until its objects are gone.
+/// The finalizer that keeps a definition until the objects of its kind are deleted.
 pub(crate) const CUSTOM_RESOURCES: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Removes fields that the schema does not have, and sets defaults. Returns the removed fields.
+/// Removes the fields that the schema does not contain, and sets defaults. Returns the paths of
+/// the removed fields.
 pub(crate) fn prune_and_default(
     definition: &Definition,
     object: &mut Value,
@@ -30,11 +31,12 @@ pub(crate) fn prune_and_default(
     pruned
 }
 
-/// Adds the fields that do not fit the schema. Unchanged parts of an object may break it.
+/// Adds an error for each field that the schema does not permit. If a field is unchanged in an
+/// update, the schema need not permit it.
 ///
 /// # Errors
 ///
-/// The schema has something that the testkit does not know.
+/// Returns an error if the schema contains a feature that the testkit does not implement.
 pub(crate) fn check(
     definition: &Definition,
     object: &Value,
@@ -65,7 +67,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Checks an object that names another kind, so that the server has not brought it into the form of this kind.
+/// Returns the errors of an object whose body names another kind. The server checks it without
+/// defaults and pruning.
 pub(crate) fn check_foreign(
     definition: &Definition,
     object: &Value,
@@ -78,11 +81,12 @@ pub(crate) fn check_foreign(
     Ok(errors)
 }
 
-/// Removes the defaults, which the evaluator of rules sets itself.
+/// Removes the defaults from a schema, because the evaluator of rules would set them.
 fn remove_defaults(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
-            // A property may have that name, too.
+            // A property can have the name `default`. Its value is a schema, which contains a
+            // type.
             fields.retain(|name, value| name != "default" || value["type"].is_string());
             fields.values_mut().for_each(remove_defaults);
         }
@@ -91,7 +95,7 @@ fn remove_defaults(schema: &mut Value) {
     }
 }
 
-/// Returns whether the rules of an object cannot be evaluated because of this error.
+/// Returns true if the API server does not evaluate the rules of an object that has this error.
 fn blocks_rules(error: &FieldError) -> bool {
     matches!(
         error.reason,
@@ -103,7 +107,8 @@ fn blocks_rules(error: &FieldError) -> bool {
     )
 }
 
-/// Checks a number of replicas at a path of the subresource `scale`.
+/// Checks a number of replicas, which the definition makes available in the subresource `scale` by
+/// this path.
 fn check_replicas(object: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let parts = path.split('.').filter(|part| !part.is_empty());
     let value = parts.fold(object, |value, part| &value[part]);
@@ -118,7 +123,7 @@ fn check_replicas(object: &Value, path: &str, errors: &mut Vec<FieldError>) {
     errors.push(FieldError::invalid(path, value, why));
 }
 
-/// Returns the kinds of a definition: one for each version that is served.
+/// Returns the kinds that a definition defines, one for each served version.
 pub(crate) fn kinds(definition: &Arc<Value>) -> Vec<Kind> {
     let spec = &definition["spec"];
     let names = &spec["names"];
@@ -148,18 +153,19 @@ pub(crate) fn kinds(definition: &Arc<Value>) -> Vec<Kind> {
         .collect()
 }
 
-/// Returns the group and the plural that a definition defines.
+/// Returns the group and the plural of the resource that a definition defines.
 pub(crate) fn resource_of(definition: &Value) -> (&str, &str) {
     let spec = &definition["spec"];
     let group = spec["group"].as_str().unwrap_or_default();
     (group, spec["names"]["plural"].as_str().unwrap_or_default())
 }
 
-/// Checks a definition, and completes it as the API server and its controllers do.
+/// Checks a definition, and sets the fields that the API server and its controllers set. Returns
+/// the errors in fields.
 ///
 /// # Errors
 ///
-/// The definition has something that the testkit does not know.
+/// Returns an error if the definition contains a feature that the testkit does not implement.
 pub(crate) fn complete(
     definition: &mut Value,
     old: Option<&Value>,
@@ -195,7 +201,8 @@ pub(crate) fn complete(
         names["listKind"] = json!(format!("{kind}List"));
     }
     let names = names.clone();
-    // A new definition has stored nothing. Only a write of the status changes the stored versions.
+    // A new definition has no stored versions. Later, only a write of the status can remove stored
+    // versions.
     let status = old.map_or(Value::Null, |_| definition["status"].clone());
     let mut stored = status["storedVersions"].as_array().cloned().unwrap_or_default();
     for version in checked.iter().filter(|version| version["storage"] == true) {
@@ -236,7 +243,8 @@ pub(crate) fn complete(
     Ok(Vec::new())
 }
 
-/// Checks a change of a definition: objects that are stored must stay readable.
+/// Adds the errors of a change of a definition. After the change, the server must still be able to
+/// read stored objects.
 fn check_change(definition: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     for (field, pointer) in [("spec.scope", "/spec/scope"), ("spec.names.kind", "/spec/names/kind")]
     {
@@ -255,7 +263,8 @@ fn check_change(definition: &Value, old: &Value, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(format!("status.storedVersions[{at}]"), name, why));
         }
     }
-    // A write of the spec adds the storage version; a write of the status must not lose it.
+    // A write of the spec adds the storage version to the stored versions. A write of the status
+    // must not remove it.
     let is_same = definition["spec"]["versions"] == old["spec"]["versions"];
     let storage = versions(definition).filter(|version| version["storage"] == true && is_same);
     for version in storage.filter(|version| !stored.contains(&version["name"])) {

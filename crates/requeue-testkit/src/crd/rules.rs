@@ -1,4 +1,4 @@
-//! Rules in CEL (`x-kubernetes-validations`).
+//! Evaluates the rules of a schema in CEL (`x-kubernetes-validations`).
 
 use serde_json::Value;
 #[cfg(feature = "cel")]
@@ -10,11 +10,11 @@ use crate::status::{Failure, FieldError};
 
 const KEYWORD: &str = "x-kubernetes-validations";
 
-/// Returns the objects' fields that break a rule.
+/// Returns an error for each field of the object that breaks a rule.
 ///
 /// # Errors
 ///
-/// A rule uses a function that the evaluator does not have.
+/// Returns an error if a rule uses a function that the evaluator does not implement.
 #[cfg(feature = "cel")]
 pub(super) fn check(
     schema: &Value,
@@ -29,7 +29,8 @@ pub(super) fn check(
     for error in errors.as_slice() {
         match error.kind {
             ErrorKind::ValidationFailure => {}
-            // A real server reports an error during the evaluation as a broken rule.
+            // Like the API server, this code reports an error of the evaluation as a
+            // broken rule.
             ErrorKind::EvaluationError => {}
             _ => {
                 let what = format!("the rule {:?} in CEL: {}", error.rule, error.message);
@@ -38,7 +39,8 @@ pub(super) fn check(
         }
         let parts = || error.field_path.split('.').filter(|part| !part.is_empty());
         let value = parts().fold(object, |value, part| &value[part]);
-        // An unchanged value may break a rule that is newer.
+        // An unchanged value may break a rule that was added after the value was
+        // stored.
         let before = old.map(|old| parts().fold(old, |value, part| &value[part]));
         if before.is_some_and(|before| !before.is_null() && before == value) {
             continue;
@@ -53,7 +55,8 @@ pub(super) fn check(
                 FieldError::invalid(field, &json!(type_of(value)), &why)
             }
             (_, Some("FieldValueForbidden")) => FieldError::forbidden(field, &error.message),
-            // The API server does not repeat objects and lists.
+            // The error of the API server does not contain the value if it is an object
+            // or a list.
             _ if value.is_object() || value.is_array() => {
                 FieldError::invalid_without_value(field, &error.message)
             }
@@ -63,7 +66,7 @@ pub(super) fn check(
     Ok(found)
 }
 
-/// Returns the message of a rule.
+/// Returns the message that the schema contains for a rule.
 #[cfg(feature = "cel")]
 fn message_of<'a>(schema: &'a Value, rule: &str) -> Option<&'a str> {
     let own = schema[KEYWORD].as_array().into_iter().flatten();
@@ -75,13 +78,14 @@ fn message_of<'a>(schema: &'a Value, rule: &str) -> Option<&'a str> {
     })
 }
 
-/// Without the evaluator, no definition with rules is accepted.
+/// Does nothing, because without the feature `cel` the testkit accepts no definition
+/// with rules.
 #[cfg(not(feature = "cel"))]
 pub(super) fn check(_: &Value, _: &Value, _: Option<&Value>) -> Result<Vec<FieldError>, Failure> {
     Ok(Vec::new())
 }
 
-/// Refuses a schema with rules that cannot be evaluated.
+/// Returns an error if the schema contains rules that cannot be evaluated.
 pub(super) fn check_schema(schema: &Value) -> Result<(), Failure> {
     if !has_rules(schema) {
         return Ok(());
@@ -102,7 +106,8 @@ pub(super) fn check_schema(schema: &Value) -> Result<(), Failure> {
 
 #[cfg(feature = "cel")]
 fn first_error(schema: &kube::core::cel::CompiledSchema) -> Option<String> {
-    // The maps of the compiled schema have no order.
+    // The properties are sorted, because the maps of the compiled schema have no
+    // defined order.
     let mut properties: Vec<_> = schema.properties.iter().collect();
     properties.sort_by_key(|(name, _)| *name);
     let inner = properties.into_iter().map(|(_, inner)| inner);

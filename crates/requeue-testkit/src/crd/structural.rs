@@ -1,11 +1,12 @@
-//! Structural schemas: their form, and pruning and defaulting by them.
+//! Structural schemas: the check of their form, pruning, and defaults.
 
 use serde_json::{Map, Value};
 
 use crate::schema::join;
 use crate::status::FieldError;
 
-/// Removes the fields that the schema of an object does not have. The metadata stays.
+/// Removes the fields of an object that its schema does not contain. The metadata is kept. Adds the
+/// paths of the removed fields to `pruned`.
 pub(super) fn prune_object(
     object: &mut Value,
     schema: &Value,
@@ -60,7 +61,8 @@ fn prune_fields(
     });
 }
 
-/// Sets the defaults of missing fields, and of nulls that the schema does not allow.
+/// Sets the defaults of fields that are missing, or are null although the schema does not permit
+/// null.
 pub(super) fn set_defaults(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(fields) => {
@@ -77,7 +79,8 @@ pub(super) fn set_defaults(value: &mut Value, schema: &Value) {
                     fields.insert(name.clone(), default.clone());
                 }
                 if let Some(field) = fields.get_mut(name) {
-                    // A null that is neither allowed nor replaced means that the field is not set.
+                    // If the schema neither permits null nor has a default, a null field counts as
+                    // missing.
                     if field.is_null() && schema["nullable"] != true {
                         fields.remove(name);
                     } else {
@@ -102,7 +105,7 @@ pub(super) fn set_defaults(value: &mut Value, schema: &Value) {
     }
 }
 
-/// Returns what keeps a schema from being structural.
+/// Returns the reasons why a schema is not structural.
 pub(super) fn check_form(schema: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if schema["type"].as_str().is_some_and(|found| !found.is_empty() && found != "object") {
@@ -113,7 +116,8 @@ pub(super) fn check_form(schema: &Value, path: &str) -> Vec<FieldError> {
     errors
 }
 
-/// Checks a schema that is not inside `allOf`, `anyOf`, `oneOf` or `not`. `place` says where it is.
+/// Checks a schema that is not inside `allOf`, `anyOf`, `oneOf` or `not`. `place` describes its
+/// position in the text of errors.
 fn check_node(schema: &Value, path: &str, place: &str, errors: &mut Vec<FieldError>) {
     let is_true = |keyword: &str| schema[keyword] == true;
     let has_type = schema["type"].as_str().is_some_and(|found| !found.is_empty());
@@ -151,7 +155,7 @@ fn check_node(schema: &Value, path: &str, place: &str, errors: &mut Vec<FieldErr
     }
 }
 
-/// Returns the schemas inside `allOf`, `anyOf`, `oneOf` and `not`, with their paths.
+/// Returns the schemas directly inside `allOf`, `anyOf`, `oneOf` and `not`, each with its path.
 fn alternatives<'a>(schema: &'a Value, path: &str) -> Vec<(&'a Value, String)> {
     let mut found = Vec::new();
     for keyword in ["allOf", "anyOf", "oneOf"] {
@@ -165,9 +169,11 @@ fn alternatives<'a>(schema: &'a Value, path: &str) -> Vec<(&'a Value, String)> {
     found
 }
 
-/// Checks a schema inside `allOf`, `anyOf`, `oneOf` or `not`: it may only restrict what `outer` describes.
+/// Checks a schema inside `allOf`, `anyOf`, `oneOf` or `not`. It may only restrict values that
+/// `outer` describes.
 ///
-/// `is_either` is true for the alternatives of an integer or a string, which name their types.
+/// `is_either` is true for the two alternatives of an integer or a string, because only they may
+/// contain a type.
 fn check_nested(
     schema: &Value,
     path: &str,

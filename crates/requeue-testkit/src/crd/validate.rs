@@ -1,4 +1,4 @@
-//! Validation by a structural schema.
+//! Validates objects by a structural schema.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::kind::Part;
 use crate::schema::join;
 use crate::status::{Failure, FieldError};
 
-/// The keywords of schemas that are checked here, or that mean nothing for validation.
+/// The keywords of schemas that this module checks, or that do not affect validation.
 const KEYWORDS: [&str; 39] = [
     "$schema",
     "additionalProperties",
@@ -53,7 +53,8 @@ const KEYWORDS: [&str; 39] = [
     "x-kubernetes-validations",
 ];
 
-/// The formats of strings that a real server checks, but not the testkit. A server ignores formats that it does not know.
+/// The formats of strings that a real server checks, but the testkit does not. A server ignores
+/// unknown formats.
 const UNCHECKED: [&str; 25] = [
     "bsonobjectid",
     "byte",
@@ -82,7 +83,8 @@ const UNCHECKED: [&str; 25] = [
     "k8s-short-name",
 ];
 
-/// Refuses a schema with a keyword, a format or a pattern that the testkit does not know.
+/// Returns an error if the schema contains a keyword, a format or a pattern that the testkit does
+/// not implement.
 pub(super) fn check_schema(schema: &Value) -> Result<(), Failure> {
     let Some(fields) = schema.as_object() else { return Ok(()) };
     if let Some(keyword) = fields.keys().find(|keyword| !KEYWORDS.contains(&&***keyword)) {
@@ -111,9 +113,10 @@ pub(super) fn check_schema(schema: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the fields of an object that do not fit its schema.
+/// Returns an error for each field of an object that its schema does not permit.
 ///
-/// A value that is the same in the old object may break it. A write of the status checks only that.
+/// A value that is equal in the old object need not fit the schema. A write of the status checks
+/// only the status.
 pub(super) fn check(
     object: &Value,
     old: Option<&Value>,
@@ -134,7 +137,8 @@ pub(super) fn check(
     errors
 }
 
-/// Returns the items that a list has twice, although its items are a set or have keys.
+/// Returns an error for each item that a list contains twice, if the schema says that the list is a
+/// set or a map.
 pub(super) fn check_lists(object: &Value, old: Option<&Value>, schema: &Value) -> Vec<FieldError> {
     let found = |object: &Value| {
         let mut errors = Vec::new();
@@ -173,7 +177,8 @@ fn check_unique(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
     }
 }
 
-/// Returns what makes an item of a list unique.
+/// Returns the part of an item that must be unique in its list: the keys of a map, or the whole
+/// item of a set. Returns `None` for other lists.
 fn identity(item: &Value, schema: &Value) -> Option<Value> {
     match schema["x-kubernetes-list-map-keys"].as_array() {
         Some(keys) => {
@@ -282,7 +287,7 @@ fn check_object(
     for (name, field) in fields {
         let inner = match schema["properties"].get(name) {
             Some(inner) => inner,
-            // The metadata has its own checks.
+            // The metadata is checked elsewhere.
             None if path.is_empty() && name == "metadata" => continue,
             None => &schema["additionalProperties"],
         };

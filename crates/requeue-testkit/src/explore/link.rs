@@ -1,4 +1,5 @@
-//! The connections of a process: whether it lives, and which versions of objects it has seen.
+//! The connection of a process to the servers of its world. It knows whether the process has
+//! crashed, and which versions of objects the process has received.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -17,7 +18,7 @@ use crate::store::Key;
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The connections of one process.
+/// The state of a process. All clients of the process share it.
 pub(super) struct Link {
     pub(super) state: Arc<State>,
     pub(super) writer: Writer,
@@ -28,15 +29,15 @@ pub(super) struct Link {
 
 #[derive(Default)]
 struct Inner {
-    /// Until this time, no request for a Lease arrives.
+    /// The end of a partition. Until this time, no request for a Lease reaches the server.
     partition: Option<Instant>,
     seen: Seen,
 }
 
-/// The versions that a process has received.
+/// The newest versions that a process has received from the API server.
 #[derive(Default)]
 struct Seen {
-    /// The newest versions of lists and watches, by group and plural.
+    /// The newest version of the lists and watches of each resource, by group and plural.
     kinds: BTreeMap<(String, String), u64>,
     objects: BTreeMap<Key, u64>,
 }
@@ -51,7 +52,7 @@ impl Link {
         self.is_dead.load(Ordering::Relaxed)
     }
 
-    /// Cuts all connections, as the end of the process does.
+    /// Marks the process as crashed, so that all of its connections stop.
     pub(super) fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
         self.crash.notify_one();
@@ -64,7 +65,8 @@ impl Link {
         }
     }
 
-    /// Never returns if the process has crashed: no code of it may run any longer.
+    /// If the process has crashed, never returns, because no code of the process may
+    /// continue.
     pub(super) async fn stop_if_dead(&self) {
         if self.is_dead() {
             pending().await
@@ -81,7 +83,8 @@ impl Link {
         self.inner.lock().seen.objects.insert(key, version);
     }
 
-    /// Until this time, no request of the process for a Lease arrives.
+    /// Begins a partition: until this time, no request of the process for a Lease reaches the
+    /// server.
     pub(super) fn begin_partition(&self, until: Instant) {
         self.inner.lock().partition = Some(until);
     }
@@ -90,7 +93,8 @@ impl Link {
         self.inner.lock().partition.is_some_and(|until| until > Instant::now())
     }
 
-    /// Returns the version at which the process has last seen the object.
+    /// Returns the newest version at which the process has received the state of an object,
+    /// or `None` if it has received none.
     pub(super) fn seen_version(&self, key: &Key) -> Option<u64> {
         let inner = self.inner.lock();
         let kind = inner.seen.kinds.get(&(key.group.clone(), key.plural.clone())).copied();
@@ -98,7 +102,7 @@ impl Link {
     }
 }
 
-/// Draws the time that a message takes: some milliseconds, and rarely much longer.
+/// Returns a random delay of a message: usually up to 10 ms, and rarely up to 500 ms.
 pub(super) fn draw_delay(random: &mut Rng) -> Duration {
     let longest = if random.u8(0..16) == 0 { 500 } else { 10 };
     Duration::from_millis(random.u64(1..=longest))

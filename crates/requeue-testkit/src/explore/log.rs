@@ -1,4 +1,4 @@
-//! The log of a run, for reports and to compare two runs.
+//! The log of a run. Reports show it, and tests compare the logs of two runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use http::{Method, Uri};
 
 use crate::invariants::Writer;
 
-/// The number of the last entries that a report shows.
+/// The number of entries that a report shows. These are the last ones.
 const SHOWN: usize = 40;
 
-/// The events of a run, in order.
+/// The entries of a run, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Log(Vec<Entry>);
 
@@ -22,12 +22,12 @@ struct Entry {
     what: What,
 }
 
-/// One thing that happened.
+/// The event that an entry of the log describes.
 #[derive(Debug)]
 pub(super) enum What {
-    /// A request, with the status of its answer.
+    /// A request to the API server, with the status of the response.
     Request { method: Method, uri: Uri, body: Bytes, status: u16 },
-    /// A fault.
+    /// A fault that has happened.
     Fault(String),
     /// A step of a process, an operation on a store, or a note.
     Note(String),
@@ -38,10 +38,12 @@ impl Log {
         self.0.push(Entry { at, writer, what });
     }
 
-    /// Returns all lines. Those of requests have the query and the body.
+    /// Returns all entries as text. The entries of requests contain the query and the
+    /// body.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|entry| match &entry.what {
-            // The name and the times of an Event are from the real clock.
+            // The queries and bodies of Events are omitted, because kube's `Recorder`
+            // takes their names and times from the real clock.
             What::Request { uri, body, .. } if !is_for_events(uri) => {
                 let query = uri.query().unwrap_or_default();
                 format!("{entry} {query} {}", String::from_utf8_lossy(body))
@@ -50,9 +52,10 @@ impl Log {
         })
     }
 
-    /// Returns the last lines, without queries and bodies.
+    /// Returns the last entries as text, without queries and bodies.
     pub(super) fn tail(&self) -> Vec<String> {
-        // Renewals of Leases, and the checks of the test, would hide everything else.
+        // The renewals of Leases and the reads by the test are omitted. Otherwise, few
+        // other entries would be shown.
         let is_shown = |entry: &&Entry| match &entry.what {
             What::Request { method, uri, .. } => {
                 let is_check = entry.writer == Some(Writer::User) && *method == Method::GET;

@@ -1,23 +1,29 @@
-//! Runs a test under many seeds, with faults, on virtual time.
+//! Runs a test with many seeds, with simulated faults and virtual time.
 //!
-//! A seed decides the delays of all messages, and the faults: refused, lost and unanswered requests, conflicts, watches
-//! that are cut, late or repeated, crashes between any two requests, and lost Leases. One seed always gives the same
-//! run, as far as the code under test is deterministic.
+//! A seed determines the delays of all messages, and the faults. The faults are refused, lost
+//! and unanswered requests, conflicts, interrupted, late and repeated watches, crashes between
+//! any two requests, and partitions from Leases. The same seed results in the same run, if the
+//! code under test is deterministic.
 //!
 //! # Determinism
 //!
-//! [`explore`] runs each seed on one thread, whose tokio time is paused, and seeds `fastrand`. Seeds run at the same time
-//! on several threads, so a test must not keep state in a `static`. The failure of the smallest seed is reported.
-//! [`explore`] cannot seed other sources of randomness:
+//! [`explore`] runs each seed on one thread. It pauses the tokio time of this thread, and seeds
+//! `fastrand`. Several threads run different seeds at the same time, so a test must not keep
+//! state in a `static`. If several seeds fail, the smallest of them is reported. [`explore`]
+//! cannot control other sources of randomness:
 //!
-//! - The order of a `std::collections::HashMap` differs between two runs. kube's own `Controller` polls its runs in
-//!   such an order, if several run at the same time. The controller of requeue-kube has a fixed order.
-//! - `tokio::select!` polls its branches in a random order, unless it begins with `biased`. `tokio::sync::watch` wakes
-//!   several receivers in a random order. The client of a store has both.
-//! - `SystemTime::now`, `Instant::now` of std and `Timestamp::now` return the real time. `now` of requeue-kube returns
-//!   that of the API server. kube's `Recorder` writes the real time into Events, and into their names.
+//! - The order of the entries of a `std::collections::HashMap` differs between two runs. If
+//!   several runs are in flight, kube's own `Controller` polls them in this order. The
+//!   controller of requeue-kube polls them in a fixed order.
+//! - `tokio::select!` polls its branches in a random order, unless it begins with `biased`.
+//!   `tokio::sync::watch` wakes several receivers in a random order. The client of a store uses
+//!   both.
+//! - `SystemTime::now`, `Instant::now` of the standard library, and `Timestamp::now` return the
+//!   real time. The function `now` of requeue-kube returns the time of the API server. kube's
+//!   `Recorder` uses the real time in Events and in their names.
 //!
-//! If a failure depends on such a source, the report says that a second run of the number has passed.
+//! A failure that depends on one of these sources may not be repeated. The report then says that
+//! a second run of the same number has passed.
 
 mod link;
 mod log;
@@ -55,19 +61,22 @@ pub use self::world::World;
 use crate::invariants::{Invariant, Violation};
 use crate::server::START;
 
-/// The variable with the number of a run to replay.
+/// The environment variable with the number of the run to replay.
 const REPLAY: &str = "REQUEUE_SEED";
-/// The variable with the number of seeds, which replaces that of the test.
+/// The environment variable with the number of seeds. It replaces the number in the test.
 const SEEDS: &str = "REQUEUE_SEEDS";
 
-/// Runs the test once with each of the first `seeds` seeds, on all cores.
+/// Runs the test with each of the first `seeds` seeds, on all processors.
 ///
-/// The failure of the smallest seed is shrunk: faults are removed from its plan while it fails in the same way. The message has one
-/// number, which [`replay`] or the variable `REQUEUE_SEED` runs again. `REQUEUE_SEEDS` replaces the number of seeds.
+/// The failure of the smallest seed is shrunk: faults are removed from its plan while the test
+/// still fails in the same way. The message contains a number. To run the same seed with the
+/// same faults again, pass this number to [`replay`], or set the variable `REQUEUE_SEED`. The
+/// variable `REQUEUE_SEEDS` replaces `seeds`.
 ///
 /// # Panics
 ///
-/// Panics if the test fails with a seed: an invariant is violated, the test returns an error, or code panics.
+/// Panics if the test fails with a seed: an invariant is violated, the test returns an error, or
+/// the code panics.
 ///
 /// # Examples
 ///
@@ -103,11 +112,12 @@ where
     }
 }
 
-/// Runs the test once with the seed and the faults of the number that a failure has printed.
+/// Runs the test once. `number` is from the message of a failure, and contains the seed and its
+/// faults.
 ///
 /// # Panics
 ///
-/// Panics if the test fails.
+/// Panics if the test fails, as [`explore`] does.
 #[track_caller]
 pub fn replay<F, Fut>(number: u64, test: F)
 where
@@ -120,7 +130,8 @@ where
     }
 }
 
-/// Runs the test as [`explore`] does, and returns the failure of the smallest seed, shrunk.
+/// Runs the test as [`explore`] does. Returns the shrunk failure of the smallest failing seed,
+/// or `None` if no seed fails.
 ///
 /// # Examples
 ///
@@ -141,13 +152,15 @@ where
     Some(shrink(failure, &test))
 }
 
-/// Runs a number, and returns the log of its requests with their bodies: to check that a test is deterministic.
+/// Runs the test once with a number, and returns the log of its requests with their bodies. If
+/// the logs of two runs are equal, the test is deterministic.
 ///
-/// The log omits names and bodies of Events, because kube's `Recorder` fills them with the real time.
+/// The log omits the names and bodies of Events, because kube's `Recorder` puts the real time
+/// into them.
 ///
 /// # Errors
 ///
-/// Returns the failure of the test.
+/// Returns the failure of the test, if it fails.
 pub fn record<F, Fut>(number: u64, test: F) -> Result<Vec<String>, Failure>
 where
     F: Fn(World) -> Fut,
@@ -157,40 +170,41 @@ where
     run_once(Number::from_u64(number), &test).map(|log| log.lines().collect())
 }
 
-/// A run that has failed.
+/// A failed run of a test.
 #[derive(Clone, Debug)]
 pub struct Failure {
     number: Number,
     violation: Violation,
     faults: Vec<Fault>,
-    /// The bits of these faults.
+    /// A mask with the bits of the faults that happened in the run.
     happened: u16,
-    /// The number of faults before the failure was shrunk.
+    /// The number of faults that happened before the failure was shrunk.
     faults_before: usize,
     log: Box<[String]>,
     is_reproducible: bool,
 }
 
 impl Failure {
-    /// Returns the number that [`replay`] runs again.
+    /// Returns the number with which [`replay`] repeats the run.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.number.to_u64()
     }
 
-    /// Returns the violated invariant.
+    /// Returns the invariant that was violated.
     #[must_use]
     pub const fn invariant(&self) -> Invariant {
         self.violation.invariant
     }
 
-    /// Returns the faults that are necessary for the failure.
+    /// Returns the faults without which the test does not fail in this way.
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
 
-    /// Returns true if a run fails in the same way.
+    /// Returns true if both runs have failed in the same way: with the same invariant, and, for
+    /// a panic, the same message.
     fn is_like(&self, other: &Self) -> bool {
         self.violation.invariant == other.violation.invariant
             && (self.violation.invariant != Invariant::NoPanic
@@ -220,7 +234,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Runs the seeds on all cores. Returns the failure of the smallest seed that fails.
+/// Runs the seeds on all processors. Returns the failure of the smallest failing seed.
 fn first_failure<F, Fut>(seeds: u64, test: &F) -> Option<Failure>
 where
     F: Fn(World) -> Fut + Sync,
@@ -234,7 +248,8 @@ where
         loop {
             let seed = left.lock().next()?;
             if let Err(failure) = run_once(Number::of_seed(seed), test) {
-                // All smaller seeds have begun, and a larger one cannot be the first that fails.
+                // The seeds are started in increasing order. All smaller seeds have therefore
+                // started, and no larger seed needs to be started.
                 *left.lock() = 0..0;
                 return Some(failure);
             }
@@ -251,7 +266,7 @@ where
     failures.into_iter().flatten().min_by_key(|failure| failure.number.seed)
 }
 
-/// Removes faults while the test fails in the same way.
+/// Removes faults from a failing run, while the test fails in the same way.
 fn shrink<F, Fut>(failure: Failure, test: &F) -> Failure
 where
     F: Fn(World) -> Fut,
@@ -260,20 +275,23 @@ where
 {
     let faults_before = failure.faults.len();
     let mut best = failure;
-    // The first run without the faults that did not happen shows whether the failure is reproducible.
+    // The first run omits only the faults that did not happen. If it fails in another way or
+    // passes, the failure is not reproducible.
     let number = Number { mask: best.happened, ..best.number };
     match run_once(number, test) {
         Err(found) if found.is_like(&best) => best = found,
         _ => return Failure { is_reproducible: false, ..best },
     }
-    // Many failures need no fault, and a run without faults is the shortest.
+    // The next run has no faults. Many failures need none, and this run is the shortest.
     let none = Number { mask: 0, ..best.number };
     if let Err(found) = run_once(none, test)
         && found.is_like(&best)
     {
         return Failure { faults_before, ..found };
     }
-    // Without one fault, another one may be unnecessary. Passes without restarts keep the number of runs small.
+    // After a fault is removed, an earlier one may have become unnecessary. Each pass tries all
+    // faults once, and passes are repeated until no fault is removed. This needs fewer runs than
+    // a restart after each removal.
     let mut mask_before = 0;
     while mask_before != best.number.mask {
         mask_before = best.number.mask;
@@ -289,14 +307,14 @@ where
     Failure { faults_before, ..best }
 }
 
-/// Runs the test once. Returns the log.
+/// Runs the test once. Returns the log of the run, or the failure.
 fn run_once<F, Fut>(number: Number, test: &F) -> Result<Log, Failure>
 where
     F: Fn(World) -> Fut,
     Fut: Future,
     Fut::Output: Outcome,
 {
-    // Jitter of kube's watchers, of requeue's limiters and of stores.
+    // `fastrand` provides the jitter of kube's watchers, of requeue's limiters and of stores.
     fastrand::seed(number.seed);
     let _recording = Recording::start();
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
@@ -324,14 +342,14 @@ where
     }));
     let violation = match ran {
         Ok(Err(violation)) => Some(violation),
-        // A violation in the last poll of the test.
+        // The last poll of the test can complete it, and also violate an invariant.
         Ok(Ok(())) => state.as_ref().and_then(|state| state.violation()),
         Err(panic) => {
             let what = first_panic().unwrap_or_else(|| message_of(&*panic).to_owned());
             Some(Violation { invariant: Invariant::NoPanic, what })
         }
     };
-    // Code under test may have caught a panic.
+    // The code under test may have caught a panic, which is a failure nevertheless.
     let is_checked =
         state.as_ref().is_none_or(|state| state.inner().invariants.is_enabled(Invariant::NoPanic));
     let violation = violation.or_else(|| {
@@ -356,7 +374,7 @@ where
             })
         }
     };
-    // The tasks may panic when they are dropped, which is no failure of the test.
+    // The tasks may panic when they are dropped. This is not a failure of the test.
     _ = catch_unwind(AssertUnwindSafe(move || drop((tasks, runtime))));
     result
 }

@@ -1,4 +1,4 @@
-//! The connection of a client to the API server, with delays and faults.
+//! The connection of a client to the API server, which simulates delays and faults.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -25,12 +25,12 @@ use crate::invariants::{ObjectId, Sent, Verb, Write, Writer};
 use crate::request::Path;
 use crate::store::Key;
 
-/// The delay after which a client notices that a connection is broken.
+/// The time after which a client notices that its connection is broken.
 const NOTICED: Duration = Duration::from_secs(15);
 
 pub(super) type Answered = Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
 
-/// A client's connection to the API server: a service for [`kube::Client`].
+/// The connection of a client to the API server, as a service for [`kube::Client`].
 #[derive(Clone)]
 pub(super) struct Network(pub(super) Arc<Link>);
 
@@ -68,7 +68,7 @@ impl Service<Request<Body>> for Network {
     }
 }
 
-/// A request, with what the faults need to know about it.
+/// A request, with the parts of it that determine which faults are possible.
 struct Call {
     request: Request<Bytes>,
     path: Option<Path>,
@@ -150,7 +150,8 @@ impl Link {
             Some(Mishap::CrashBefore) => self.kill(),
             _ => {}
         }
-        // A request that a crash has overtaken may still be on its way.
+        // If the process has crashed while the request was on its way, the request is
+        // lost with a probability of one half.
         if self.is_dead() && reached.random.bool() {
             pending::<()>().await;
         }
@@ -167,7 +168,8 @@ impl Link {
         answered
     }
 
-    /// Fails while the process reaches no Lease.
+    /// Returns an error during a partition, after the time that a client needs to
+    /// notice it.
     async fn pass_partition(&self, mishap: Option<Mishap>) -> Result<(), BoxError> {
         if let Some(Mishap::Partition(time)) = mishap {
             self.begin_partition(Instant::now() + time);
@@ -179,7 +181,8 @@ impl Link {
         Err("the connection was reset (by a fault of the test)".into())
     }
 
-    /// Changes the object of a write, as another client would.
+    /// Changes the object of a write before the write is executed, as another client
+    /// would.
     async fn touch(&self, call: &Call) {
         let Some(key) = call.key().filter(|_| call.verb.is_write()) else { return };
         if self.state.server.with_store(|store| store.get(&key).is_none()) {
@@ -198,11 +201,13 @@ impl Link {
             .body(Bytes::from(body.to_string()));
         let Ok(request) = request else { return };
         let link = Arc::new(Self::new(Arc::clone(&self.state), Writer::User));
-        // An object that refuses the change stays as it is.
+        // The result is ignored. If the object refuses the change, it is not changed,
+        // and the fault has no effect.
         _ = link.execute(Call::new(request)).await;
     }
 
-    /// Makes a list that may be stale show an earlier version.
+    /// Makes the server answer a list with the objects of an earlier version, if the
+    /// client permits a stale list.
     fn make_stale(&self, call: &mut Call, changes: u64) {
         let uri = call.request.uri();
         let query = uri.query().unwrap_or_default();
@@ -222,7 +227,7 @@ impl Link {
         }
     }
 
-    /// Sends a request to the server, and checks what it has done.
+    /// Sends a request to the server, and checks the invariants on its effect.
     async fn execute(self: &Arc<Self>, call: Call) -> Answered {
         let server = self.state.server.clone();
         let key = call.key();
@@ -258,7 +263,8 @@ impl Link {
         let version = self.state.server.with_store(|store| store.version());
         match (key, &call.path) {
             (Some(key), _) => self.note_seen_object(key, version),
-            // The version of a stale list is earlier, and no list of a watch.
+            // A list with an exact version is stale. A watch does not continue from it,
+            // so its version is not noted.
             (None, Some(path))
                 if !call.request.uri().query().unwrap_or_default().contains("Exact") =>
             {
@@ -286,7 +292,8 @@ impl Link {
             };
             let seen = match (&before, seen_version, &key) {
                 (Some(before), _, _) if !is_new(before) => Some(Arc::clone(before)),
-                // The state before the first change that the process has not seen.
+                // The last state that the process has received is the state before the
+                // first change that it has not received.
                 (Some(_), Some(seen), Some(key)) => {
                     let mut later = store.changes_after(seen);
                     later.find(|change| change.key == *key).and_then(|change| change.before.clone())
@@ -297,7 +304,7 @@ impl Link {
         });
         let Some(key) = key else { return };
         object.name = key.name().to_owned();
-        // The answer shows the object to the writer.
+        // The response contains the object, so the writer knows this version.
         self.note_seen_object(key, now);
         let body = serde_json::from_slice(self.body_of(call)).unwrap_or_default();
         let subresource = call.path.as_ref().and_then(|path| path.subresource.clone());

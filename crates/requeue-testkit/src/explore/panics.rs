@@ -1,4 +1,4 @@
-//! Records panics of a run, without printing them.
+//! Records the panics of a run, so that they are not printed.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -6,11 +6,11 @@ use std::panic;
 use std::sync::Once;
 
 thread_local! {
-    /// The panics of the run on this thread. `None` outside a run.
+    /// The panics of the run on this thread, or `None` if no run is in progress.
     static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Records the panics of this thread until it is dropped.
+/// Records the panics of this thread, until the value is dropped.
 pub(super) struct Recording(());
 
 impl Recording {
@@ -19,7 +19,8 @@ impl Recording {
         HOOK.call_once(|| {
             let before = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
-                // During the end of a thread, its locals are gone.
+                // While a thread ends, its thread-local values may already be
+                // destroyed.
                 let recorded = PANICS.try_with(|panics| {
                     let mut panics = panics.borrow_mut();
                     let panics = panics.as_mut()?;
@@ -40,17 +41,18 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // A run may end while its thread ends.
+        // The value may be dropped while its thread ends and the thread-local values
+        // are already destroyed.
         _ = PANICS.try_with(|panics| *panics.borrow_mut() = None);
     }
 }
 
-/// Returns the first panic of the run on this thread.
+/// Returns the message of the first panic in the run on this thread.
 pub(super) fn first_panic() -> Option<String> {
     PANICS.with(|panics| panics.borrow().as_ref()?.first().cloned())
 }
 
-/// Returns the text of a panic.
+/// Returns the message of a panic, if it is text.
 pub(super) fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a value that is no text")

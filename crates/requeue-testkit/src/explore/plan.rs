@@ -1,22 +1,23 @@
-//! The fault plan of a run: which faults happen, and at which requests, events and steps.
+//! The fault plan of a run: the faults, and the requests, events and steps at which they happen.
 
 use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// The faults of a plan, in each of its two halves: at requests to the API server, and at a queue's steps.
+/// The maximum number of faults in each half of a plan. The first half is for requests to the API server,
+/// the second half for steps and operations on a store.
 const HALF: usize = 8;
-/// The bits of a number that select faults of the plan.
+/// The number of bits that select the faults of a plan, in the number of a run.
 const MASK_BITS: u32 = 16;
-/// The mask that selects all faults.
+/// The mask that selects all faults of a plan.
 pub(super) const ALL_FAULTS: u16 = u16::MAX;
 
-/// A number that names one run: the seed, and the faults of its plan that happen.
+/// Identifies a run by its seed and by the selected faults of the plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Number {
     pub(super) seed: u64,
-    /// Bit n is set if fault n of the plan happens.
+    /// Bit n is set if fault n of the plan may happen.
     pub(super) mask: u16,
 }
 
@@ -26,7 +27,7 @@ impl Number {
     }
 
     pub(super) const fn from_u64(number: u64) -> Self {
-        // The cast keeps the bits of the mask.
+        // The cast keeps only the low 16 bits, which are the mask.
         Self { seed: number >> MASK_BITS, mask: number as u16 }
     }
 
@@ -35,12 +36,13 @@ impl Number {
     }
 }
 
-/// The place of a fault. Each kind of place is counted from 0, over all processes of the world.
+/// The place at which a fault happens: the n-th request, event, step or operation. Each type of
+/// place is counted from 0, in all processes of the world together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
-    /// A request of a process to the API server, except for Leases.
+    /// A request of a process to the API server, except requests for Leases.
     Request(u64),
-    /// An event of a watch of a process.
+    /// An event that a watch of a process receives.
     Event(u64),
     /// A request of a process for a Lease.
     Lease(u64),
@@ -62,37 +64,40 @@ impl fmt::Display for Point {
     }
 }
 
-/// A mishap.
+/// The effect of a fault.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Mishap {
-    /// The server answers with this status code, and does nothing.
+    /// The server does not execute the request, and responds with this status code.
     Refused(u16),
-    /// The connection breaks before the server has the request.
+    /// The connection breaks before the server receives the request.
     Lost,
-    /// The server does what is asked, and the connection breaks before the answer.
+    /// The server executes the request. The connection breaks before the client receives the
+    /// response.
     Unanswered,
-    /// The request reaches the server after this time.
+    /// The request reaches the server after this delay.
     Late(Duration),
-    /// Another client changes the object immediately before this write.
+    /// Another client changes the object immediately before the server executes this write.
     Conflict,
-    /// A list that may be stale shows the objects as they were some changes ago.
+    /// If the client permits a stale list, the list contains the objects as they were before this
+    /// number of changes.
     StaleList(u64),
-    /// The process crashes before the server has the request, or before the step.
+    /// The process crashes before the server receives the request, or before the step.
     CrashBefore,
-    /// The process crashes after the request or the step, before its answer.
+    /// The process crashes after the server has executed the request, but before the response
+    /// arrives, or after the step.
     CrashAfter,
     /// The stream of the watch ends before this event.
     Cut,
-    /// The watch delivers the event twice.
+    /// The watch delivers this event twice.
     Repeated,
-    /// The watch delivers this event, and all later ones, after this time.
+    /// The watch delivers this event and all later events after this delay.
     Delayed(Duration),
-    /// The watch ends with status 410, so the client lists the objects again.
+    /// The watch ends with the status 410, so that the client must list the objects again.
     Expired,
     /// For this time, no request of the process for a Lease reaches the server.
     Partition(Duration),
-    /// The step fails.
+    /// The step returns an error.
     Failed,
     /// The step panics.
     Panicked,
@@ -122,12 +127,12 @@ impl fmt::Display for Mishap {
     }
 }
 
-/// A fault of a plan.
+/// A fault of a plan: an effect, and the place at which it happens.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fault {
-    /// The request, event or step at which it happens.
+    /// The request, event, step or operation at which the fault happens.
     pub at: Point,
-    /// The mishap at this place.
+    /// The effect of the fault.
     pub mishap: Mishap,
 }
 
@@ -137,16 +142,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Draws all faults of a seed, in an order that does not depend on the run.
+/// Returns all faults of a seed, in an order that does not depend on the run.
 pub(super) fn draw_plan(seed: u64) -> Vec<Fault> {
     let mut random = Rng::with_seed(seed ^ 0x9e37_79b9_7f4a_7c15);
-    // Some plans have few faults, because many faults can hide a bug.
+    // The number of faults is random, because many faults can hide a bug that few faults show.
     let most = random.usize(0..=HALF);
     let mut faults = Vec::with_capacity(2 * HALF);
     for _ in 0..most {
         faults.push(draw_server_fault(&mut random));
     }
-    // The first bit of the second half does not depend on the number of faults in the first half.
+    // The second half has a separate generator. Its faults therefore do not depend on the number of
+    // faults in the first half.
     let mut random = Rng::with_seed(seed ^ 0xd1b5_4a32_d192_ed03);
     for _ in 0..random.usize(0..=HALF) {
         faults.push(draw_step_fault(&mut random));
@@ -154,13 +160,14 @@ pub(super) fn draw_plan(seed: u64) -> Vec<Fault> {
     faults
 }
 
-/// Draws a place among the first few, dozens or hundreds: most bugs need an early fault.
+/// Returns a random place. Early places are more likely, because most bugs need an early fault.
 fn draw_place(random: &mut Rng) -> u64 {
     let bound = [8, 24, 72, 200][random.usize(0..4)];
     random.u64(0..bound)
 }
 
-/// Draws up to a minute, in milliseconds. Short times are as likely as long ones.
+/// Returns a random time of up to a minute, in milliseconds. Its order of magnitude is also
+/// random, so that short times are not rare.
 fn draw_time(random: &mut Rng) -> Duration {
     let longest = [100, 1_000, 10_000, 60_000][random.usize(0..4)];
     Duration::from_millis(random.u64(1..=longest))

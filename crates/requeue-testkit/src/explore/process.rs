@@ -1,4 +1,4 @@
-//! A process of a world: it crashes, and is started again.
+//! A process of a world. It can crash, and the world then starts it again.
 
 use std::fmt;
 use std::future::Future;
@@ -19,25 +19,27 @@ use super::plan::Mishap;
 use super::state::{Place, State};
 use crate::invariants::{Invariant, Writer};
 
-/// One start of a process.
+/// A process of a world, from one start to its end or crash. After a crash, the program is
+/// called again with another value.
 ///
-/// A crash drops the future of the process, and cuts its connections. Tasks that it has spawned may continue, but reach
-/// neither the API server nor a store.
+/// A crash drops the future of the process, and breaks its connections. Tasks that the process
+/// has spawned may continue. However, they can reach neither the API server nor a store.
 #[derive(Clone)]
 pub struct Process {
     link: Arc<Link>,
 }
 
 impl Process {
-    /// Returns a client of the API server, with the faults of the seed.
+    /// Returns a client of the API server that is subject to the faults of the seed.
     #[must_use]
     pub fn client(&self) -> Client {
         Network(Arc::clone(&self.link)).client("default")
     }
 
-    /// Returns the store of the world, with the faults of the seed.
+    /// Returns a client of the world's store that is subject to the faults of the seed.
     ///
-    /// [`World::store`](super::World::store) creates its schema.
+    /// The test must first create the schema of the store with
+    /// [`World::store`](super::World::store).
     #[cfg(feature = "store")]
     #[cfg_attr(docsrs, doc(cfg(feature = "store")))]
     #[must_use]
@@ -45,27 +47,31 @@ impl Process {
         super::store::connect(&self.link.state, Arc::clone(&self.link))
     }
 
-    /// Returns the name of this start, such as `process 1.0.2`.
+    /// Returns the name of this start of the process, such as `process 1.0.2`.
     ///
-    /// It is unique in the world, so it can be the identity in an election.
+    /// The name is unique in the world, so the process can use it as its identity in an
+    /// election.
     #[must_use]
     pub fn name(&self) -> String {
         self.link.writer.to_string()
     }
 
-    /// Passes a point between two effects of a handler. Here the process may be delayed, fail, panic or crash.
+    /// Marks a point between two effects of a handler. At this point, the process may be
+    /// delayed, fail, panic or crash, as the seed determines.
     ///
     /// # Errors
     ///
-    /// Returns [`StepFailed`] if the seed has a failure here. The handler should fail, too.
+    /// Returns [`StepFailed`] if a fault of the seed makes this step fail. The handler should
+    /// then fail, too.
     ///
     /// # Panics
     ///
-    /// Panics if the seed has a panic here. It does not count as a panic of the code under test.
+    /// Panics if a fault of the seed makes this step panic. This panic does not violate
+    /// [`Invariant::NoPanic`](crate::invariants::Invariant::NoPanic).
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped. The point has been passed, or has not.
+    /// If the future is dropped, the step may have been executed or not.
     pub async fn step(&self, name: &str) -> Result<(), StepFailed> {
         let link = &self.link;
         link.stop_if_dead().await;
@@ -75,7 +81,8 @@ impl Process {
         sleep(draw_delay(&mut reached.random)).await;
         match reached.mishap {
             Some(Mishap::Failed) => return Err(StepFailed { name: name.to_owned() }),
-            // The hook of panics is for those of the code under test.
+            // `resume_unwind` does not call the panic hook, which records the panics of the code
+            // under test.
             Some(Mishap::Panicked) => resume_unwind(Box::new(PlannedPanic)),
             Some(Mishap::Late(time)) => sleep(time).await,
             Some(Mishap::CrashBefore | Mishap::CrashAfter) => link.kill(),
@@ -92,10 +99,10 @@ impl fmt::Debug for Process {
     }
 }
 
-/// The payload of a panic that is a fault.
+/// The payload of a panic that a fault has caused.
 struct PlannedPanic;
 
-/// A step that fails because the seed says so.
+/// The error of a step that a fault has made fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StepFailed {
     name: String,
@@ -109,9 +116,9 @@ impl fmt::Display for StepFailed {
 
 impl std::error::Error for StepFailed {}
 
-/// The output of a test or of a process: `()`, or a `Result`.
+/// The output of a test or of a process: `()` or a `Result`.
 pub trait Outcome {
-    /// Returns the text of the error, if there is one.
+    /// Returns the text of the error, or `None` after a success.
     fn error(self) -> Option<String>;
 }
 
@@ -127,7 +134,8 @@ impl<T, E: fmt::Display> Outcome for Result<T, E> {
     }
 }
 
-/// Runs the replica of a set until it ends by itself. Starts it again after a crash or an error.
+/// Runs a replica of a process until it ends without an error. Starts it again after a crash, an
+/// error or a panic.
 pub(super) async fn supervise<F, Fut>(state: Arc<State>, set: u32, replica: u32, program: F)
 where
     F: Fn(Process) -> Fut,
@@ -151,7 +159,8 @@ where
             () = link.wait_for_crash() => None,
             ended = running => Some(ended),
         };
-        // Tasks of the process may outlive its future.
+        // Tasks that the process has spawned may continue after its future. They must not reach
+        // the servers.
         link.kill();
         let what = match ended {
             None => "crashed".to_owned(),
@@ -170,7 +179,7 @@ where
             }
         };
         state.note(Some(writer), What::Note(what));
-        // As a kubelet does, with growing delays.
+        // Like a kubelet, the world waits longer before each further start.
         let pause = 1_u64 << start.min(6);
         sleep(Duration::from_millis(random.u64(500..=1_000) * pause)).await;
     }

@@ -1,4 +1,4 @@
-//! The state of a world, which its clients, processes and handles share.
+//! The state of a world, which its clients, its processes and its handles share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use super::plan::{Fault, Mishap, Number, Point, draw_plan};
 use crate::invariants::{Invariant, Invariants, Sent, Violation, Write, Writer};
 use crate::{ApiServer, Cluster};
 
-/// The requests after the last fault and the last write of the user that count as a hot loop, by default.
+/// The default number of requests that counts as a hot loop. Only requests after the
+/// last fault, and after the last change by the test, are counted.
 const MOST_REQUESTS: u64 = 500;
 
 pub(super) struct State {
@@ -28,7 +29,7 @@ pub(super) struct State {
     failed: Notify,
 }
 
-/// The parts that change.
+/// The part of the state that changes during a run.
 pub(super) struct Inner {
     plan: Vec<Planned>,
     counts: Counts,
@@ -37,25 +38,29 @@ pub(super) struct Inner {
     pub(super) invariants: Invariants,
     violation: Option<Violation>,
     pub(super) work: Work,
-    /// The end of the last fault, or the last write of the user, whichever is later.
+    /// The time of the last fault, or of the last change by the test, whichever is
+    /// later.
     pub(super) disturbed: Instant,
-    /// The requests before that.
+    /// The number of requests before that time.
     requests_before: u64,
     pub(super) most_requests: u64,
-    /// The number of calls of `run`.
+    /// The number of processes that the test has started, each with one or more
+    /// replicas.
     pub(super) sets: u32,
-    /// The version of the server up to which the removals of objects are known.
+    /// The version of the server up to which the removals of objects have been passed
+    /// to the invariants.
     known: u64,
 }
 
 struct Planned {
-    /// The bit of the fault in a number.
+    /// The bit of the fault in the number of the run.
     bit: u16,
     fault: Fault,
     has_happened: bool,
 }
 
-/// The numbers of the next places.
+/// The number of places of each type that processes have reached. It is also the number
+/// of the next place.
 #[derive(Default)]
 struct Counts {
     requests: u64,
@@ -65,22 +70,22 @@ struct Counts {
     operations: u64,
 }
 
-/// The work of all processes until now.
+/// The work of all processes since the start of the run.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Work {
-    /// The requests, without those for Leases and without watches.
+    /// The number of requests, except requests for Leases, and except watches.
     pub(super) requests: u64,
-    /// The writes that changed an object, without those of Leases and Events.
+    /// The number of writes that have changed an object, except Leases and Events.
     pub(super) changes: u64,
-    /// The steps and the operations on stores.
+    /// The number of steps, and of operations on stores.
     pub(super) steps: u64,
-    /// The faults that have happened.
+    /// The number of faults that have happened.
     pub(super) faults: u64,
-    /// The starts of processes.
+    /// The number of starts of processes.
     pub(super) starts: u64,
 }
 
-/// A kind of place.
+/// The type of a place at which a fault can happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Request,
@@ -91,10 +96,11 @@ pub(super) enum Place {
     Operation,
 }
 
-/// A place that a process has reached.
+/// The effect of the faults at a place that a process has reached.
 pub(super) struct Reached {
     pub(super) mishap: Option<Mishap>,
-    /// Random numbers for this place. They do not depend on faults at other places.
+    /// A generator of random numbers for this place. Its numbers do not depend on
+    /// faults at other places.
     pub(super) random: Rng,
 }
 
@@ -137,7 +143,7 @@ impl State {
         self.began.elapsed()
     }
 
-    /// Counts a place, and returns the fault that happens there.
+    /// Counts a place that a process has reached. Returns the fault that happens there.
     pub(super) fn reach(&self, place: Place, writer: Writer) -> Reached {
         let mut inner = self.inner();
         let counts = &mut inner.counts;
@@ -171,20 +177,22 @@ impl State {
         Reached { mishap: fault.map(|fault| fault.mishap), random }
     }
 
-    /// Logs something of a process, or of the user.
+    /// Adds an entry to the log of the run. `writer` is the process, or the user, that
+    /// it is about.
     pub(super) fn note(&self, writer: Option<Writer>, what: What) {
         let at = self.elapsed();
         self.inner().log.push(at, writer, what);
     }
 
-    /// Notes a change by the user, after which processes have work again.
+    /// Records the time of a change by the test, after which processes have work again.
     pub(super) fn disturb(&self) {
         let mut inner = self.inner();
         inner.disturbed = inner.disturbed.max(Instant::now());
         inner.requests_before = inner.work.requests;
     }
 
-    /// Counts a request that is no watch, and is not for a Lease.
+    /// Counts a request of a process. The caller excludes watches, and requests for
+    /// Leases.
     pub(super) fn count_request(&self) {
         let mut inner = self.inner();
         inner.work.requests += 1;
@@ -222,7 +230,8 @@ impl State {
         }
     }
 
-    /// Ends the run, unless the invariant is disabled.
+    /// Ends the run with a violation of this invariant, unless the invariant is
+    /// disabled.
     pub(super) fn violate(&self, invariant: Invariant, what: String) {
         let mut inner = self.inner();
         if inner.invariants.is_enabled(invariant) {
@@ -231,7 +240,7 @@ impl State {
     }
 
     fn fail(&self, inner: &mut Inner, violation: Violation) {
-        // The first violation is the cause of the others.
+        // Only the first violation is kept, because it usually causes the later ones.
         inner.violation.get_or_insert(violation);
         self.failed.notify_one();
     }
@@ -240,7 +249,7 @@ impl State {
         self.inner().violation.clone()
     }
 
-    /// Waits for a violation.
+    /// Waits until an invariant is violated.
     pub(super) async fn wait_for_violation(&self) -> Violation {
         loop {
             if let Some(violation) = self.violation() {
@@ -250,7 +259,7 @@ impl State {
         }
     }
 
-    /// Returns the faults that have happened, with their bits.
+    /// Returns the faults that have happened, and the mask with their bits.
     pub(super) fn happened(&self) -> (Vec<Fault>, u16) {
         let inner = self.inner();
         let happened = inner.plan.iter().filter(|planned| planned.has_happened);
@@ -258,7 +267,7 @@ impl State {
         (happened.map(|planned| planned.fault).collect(), bits)
     }
 
-    /// Returns all objects of the server.
+    /// Returns all objects that the server stores.
     pub(super) fn objects(&self) -> Vec<Arc<Value>> {
         self.server.with_store(|store| store.objects().values().cloned().collect())
     }

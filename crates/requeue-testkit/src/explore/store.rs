@@ -1,4 +1,4 @@
-//! A store in memory, for the queues of simulated processes.
+//! A simulated store in memory, in which the processes of a world keep queues.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,19 +14,20 @@ use super::link::{Link, draw_delay};
 use super::plan::Mishap;
 use super::state::{Place, State};
 
-/// The delay after which a client notices that a connection is broken.
+/// The time after which a client notices that its connection is broken.
 const NOTICED: Duration = Duration::from_millis(500);
 
-/// The connection of a process to the store.
+/// The connection of one process to the simulated store.
 struct Connection {
     link: Arc<Link>,
-    /// True if the process crashes before the next answer.
+    /// True if the process must crash before it receives the next answer.
     crashes: AtomicBool,
 }
 
-/// Returns the store of the world, as the process of this link sees it.
+/// Returns a client of the world's store for the process with this link.
 ///
-/// All processes of a world share one database, which is SQLite in memory. Its time is that of the world.
+/// All processes of a world share one database. It is SQLite in memory, and its clock
+/// is the clock of the world.
 pub(super) fn connect(state: &State, link: Arc<Link>) -> Store {
     let database = state.database.get_or_init(|| {
         Database::open().expect("SQLite opens a database in memory while there is memory")
@@ -64,7 +65,7 @@ impl simulated::Link for Connection {
             }
             _ => Way::Through,
         };
-        // No operation of a crashed process may begin.
+        // An operation of a crashed process must not begin.
         link.stop_if_dead().await;
         way
     }

@@ -111,7 +111,8 @@ fn an_error_and_a_panic_of_a_process_are_told_apart() {
     assert!(failure.to_string().contains("as planned"), "{failure}");
 }
 
-/// The fault happens at the first request, so both creations meet it.
+/// The fault is at the first request of each run, so it affects the creation of the
+/// object.
 #[test]
 fn an_unanswered_write_has_been_executed_and_a_lost_one_has_not() {
     let seen = Mutex::new(Vec::new());

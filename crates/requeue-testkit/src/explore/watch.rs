@@ -1,4 +1,4 @@
-//! The stream of a watch, with delays and faults.
+//! The stream of a watch, which simulates delays and faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,24 @@ use super::link::{BoxError, Link};
 use super::plan::Mishap;
 use super::state::Place;
 
-/// A watch of a process.
+/// The stream of one watch of a process.
 struct Watch {
     link: Arc<Link>,
     group: String,
     plural: String,
     body: UnsyncBoxBody<Bytes, BoxError>,
-    /// The part of the stream that has arrived, and that the client has not received.
+    /// The part of the stream that the server has sent, and that was not passed to the
+    /// client yet.
     arrived: BytesMut,
-    /// A line that is sent again.
+    /// A line that is passed to the client a second time.
     again: Option<Bytes>,
-    /// The time before which no event is delivered: the events of a watch stay in order.
+    /// The time before which no event is passed to the client. A delayed event therefore
+    /// also delays the later events, whose order must not change.
     not_before: Instant,
     has_ended: bool,
 }
 
-/// Returns the body of a watch with the faults of the plan.
+/// Returns the body of a watch, with the faults of the plan.
 pub(super) fn disturb_watch(
     link: Arc<Link>,
     group: String,
@@ -51,12 +53,12 @@ pub(super) fn disturb_watch(
         let line = watch.next_line().await?;
         Some((Ok::<_, BoxError>(Frame::data(line)), watch))
     });
-    // The type of the stream is not `Unpin`.
+    // The stream is boxed and pinned, because its type is not `Unpin`.
     BodyExt::boxed_unsync(StreamBody::new(Box::pin(lines)))
 }
 
 impl Watch {
-    /// Returns the next line for the client, or `None` at the end of the stream.
+    /// Returns the next line for the client, or `None` if the stream has ended.
     async fn next_line(&mut self) -> Option<Bytes> {
         if let Some(again) = self.again.take() {
             return Some(again);
@@ -89,7 +91,7 @@ impl Watch {
         Some(line)
     }
 
-    /// Reads a line with its end.
+    /// Reads one line from the server, including its newline.
     async fn read_line(&mut self) -> Option<Bytes> {
         while !self.has_ended {
             if let Some(end) = self.arrived.iter().position(|byte| *byte == b'\n') {
@@ -108,7 +110,8 @@ impl Watch {
     }
 }
 
-/// Returns the first version in a line. The names of fields in text have escaped quotes.
+/// Returns the first resource version in a line. In a text that contains JSON, the
+/// quotes are escaped, so that text is skipped.
 fn version_of(line: &[u8]) -> Option<u64> {
     let line = std::str::from_utf8(line).ok()?;
     let (_, rest) = line.split_once("\"resourceVersion\":\"")?;

@@ -22,18 +22,20 @@ use super::state::{State, Work};
 use crate::ApiServer;
 use crate::invariants::{Invariant, Write, Writer, check_end};
 
-/// The time after the last fault in which the desired state must be reached, by default.
+/// The default time after the last fault within which the desired state must be reached.
 const BOUND: Duration = Duration::from_secs(300);
-/// The time for which nothing may change after that, by default.
+/// The default time for which nothing may change after the desired state is reached.
 const QUIET: Duration = Duration::from_secs(30);
-/// The longest pause between two checks.
+/// The longest time between two checks of the desired state.
 const MOST_PAUSE: Duration = Duration::from_secs(15);
-/// The most requests per second of that time. A controller may look at its objects now and then.
+/// The maximum number of requests per second in the quiet time. It is not 0, because a controller
+/// may read its objects periodically.
 const QUIET_RATE: u64 = 10;
 
-/// The world of one run.
+/// The world of one run: an API server, processes, and a clock.
 ///
-/// Its time is virtual: it passes only while all tasks wait. Clones are handles of the same world.
+/// The clock of the world is virtual: it advances only when all tasks wait. Clones are handles to
+/// the same world.
 #[derive(Clone)]
 pub struct World {
     state: Arc<State>,
@@ -55,7 +57,7 @@ impl World {
         self.state.number.seed
     }
 
-    /// Draws a number from the range, which depends only on the seed and on earlier calls.
+    /// Returns a random number in the range. It depends only on the seed and on the earlier calls.
     ///
     /// # Panics
     ///
@@ -65,30 +67,33 @@ impl World {
         self.state.inner().random.u64(range)
     }
 
-    /// Returns the API server.
+    /// Returns the API server of the world.
     #[must_use]
     pub fn server(&self) -> &ApiServer {
         &self.state.server
     }
 
-    /// Returns the client of the test, which no fault affects.
+    /// Returns a client for the test. Faults do not affect its requests.
     #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Returns the store of the world, which no fault affects, and creates its schema.
+    /// Creates the schema of the world's store, and returns a client for the test. Faults do not
+    /// affect its requests.
     ///
-    /// Its queues are in SQLite in memory: the engine of a file, whose time is that of the world. As with a file, a
-    /// process learns of the adds of others when it polls.
+    /// The queues of the store are in a SQLite database in memory, with the same engine as a file.
+    /// Its clock is the clock of the world. As with a file, a process notices the adds of other
+    /// processes only when it polls.
     ///
     /// # Errors
     ///
-    /// Returns an error if SQLite refuses the schema, for example without memory.
+    /// Returns an error if SQLite cannot create the schema, for example because there is too
+    /// little memory.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the schema may be missing. Repeating the call is harmless.
+    /// If the future is dropped, the schema may be missing. The call can be repeated.
     #[cfg(feature = "store")]
     #[cfg_attr(docsrs, doc(cfg(feature = "store")))]
     pub async fn store(&self) -> Result<requeue_store::Store, requeue_store::MigrateError> {
@@ -98,33 +103,37 @@ impl World {
         Ok(store)
     }
 
-    /// Sets the time after the last fault in which [`converges`](Self::converges) must succeed. The default is 5 min.
+    /// Sets the time within which [`converges`](Self::converges) must succeed after the last
+    /// fault. The default is 5 min.
     #[must_use]
     pub fn bound(mut self, bound: Duration) -> Self {
         self.bound = bound;
         self
     }
 
-    /// Sets the time for which nothing may change in the end. The default is 30 s.
+    /// Sets the time for which nothing may change after the desired state is reached. The default
+    /// is 30 s.
     #[must_use]
     pub fn quiet_for(mut self, quiet: Duration) -> Self {
         self.quiet = quiet;
         self
     }
 
-    /// Sets the number of requests, after the last fault and the last write of the user, that count as a hot loop.
+    /// Sets the number of requests that counts as a hot loop. Only requests after the last fault,
+    /// and after the last change by the test, are counted.
     ///
-    /// The default is 500. Requests for Leases, and watches, do not count.
+    /// The default is 500. Watches and requests for Leases are not counted.
     pub fn most_requests(&self, most: u64) {
         self.state.inner().most_requests = most;
     }
 
-    /// Leaves out an invariant.
+    /// Disables an invariant in this run.
     pub fn disable(&self, invariant: Invariant) {
         self.state.inner().invariants.disable(invariant);
     }
 
-    /// Adds an invariant, which is checked after each write that the API server has executed.
+    /// Adds an invariant. The world calls `check` after each write that the API server has
+    /// executed.
     pub fn check(
         &self,
         name: &'static str,
@@ -133,28 +142,31 @@ impl World {
         self.state.inner().invariants.add_check(name, Box::new(check));
     }
 
-    /// Declares objects as wanted: no process may delete them.
+    /// Declares which objects are wanted. If a process deletes one of them, the run fails.
     pub fn wanted(&self, is_wanted: impl Fn(&Value) -> bool + Send + 'static) {
         self.state.inner().invariants.add_wanted(Box::new(is_wanted));
     }
 
-    /// Returns the number of starts of all processes: the first ones, and those after crashes and errors.
+    /// Returns the number of starts of all processes, including those after crashes and errors.
     #[must_use]
     pub fn starts(&self) -> u64 {
         self.state.inner().work.starts
     }
 
-    /// Adds a line to the log of the run, which a failure prints.
+    /// Adds a line to the log of the run. If the run fails, the report contains the last lines of
+    /// the log.
     pub fn note(&self, text: impl fmt::Display) {
         self.state.note(Some(Writer::User), What::Note(text.to_string()));
     }
 
-    /// Ends the run: the condition of this name does not hold.
+    /// Ends the run, because the condition with this name does not hold. `what` describes the
+    /// violation.
     pub fn violated(&self, name: &'static str, what: impl fmt::Display) {
         self.state.violate(Invariant::Custom(name), what.to_string());
     }
 
-    /// Runs a controller with a client, and starts it again after a crash or an error.
+    /// Runs a controller as a process, which receives a client. After a crash or an error, the
+    /// world starts it again.
     pub fn run_controller<F, Fut>(&self, controller: F)
     where
         F: Fn(Client) -> Fut + 'static,
@@ -164,11 +176,11 @@ impl World {
         self.run(move |process| controller(process.client()));
     }
 
-    /// Runs a process, and starts it again after a crash or an error.
+    /// Runs a process. After a crash or an error, the world starts it again.
     ///
     /// # Panics
     ///
-    /// Panics outside [`explore`](super::explore).
+    /// Panics if it is called outside of a run of [`explore`](super::explore).
     pub fn run<F, Fut>(&self, program: F)
     where
         F: Fn(Process) -> Fut + 'static,
@@ -178,11 +190,11 @@ impl World {
         self.run_replicas(1, program);
     }
 
-    /// Runs several replicas of a process, which start within 20 s.
+    /// Runs several replicas of a process. All of them start within 20 s.
     ///
     /// # Panics
     ///
-    /// Panics outside [`explore`](super::explore).
+    /// Panics if it is called outside of a run of [`explore`](super::explore).
     pub fn run_replicas<F, Fut>(&self, replicas: u32, program: F)
     where
         F: Fn(Process) -> Fut + 'static,
@@ -202,14 +214,16 @@ impl World {
         }
     }
 
-    /// Waits until `check` succeeds and nothing changes any longer, and checks all invariants of the end.
+    /// Waits until `check` succeeds and nothing changes any longer. Then checks the invariants
+    /// that must hold at the end of a run.
     ///
-    /// `check` gets the client of the test. It must succeed within the [bound](Self::bound) after the last fault, and
-    /// again at the end of the [quiet time](Self::quiet_for).
+    /// `check` receives the client of the test. It must succeed within the [bound](Self::bound)
+    /// after the last fault. It must succeed again at the end of the [quiet
+    /// time](Self::quiet_for).
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped: it changes nothing.
+    /// The call changes nothing, so the future can be dropped at any time.
     pub async fn converges<F, E>(&self, check: F)
     where
         F: AsyncFn(Client) -> Result<(), E>,
@@ -283,7 +297,7 @@ impl World {
         format!("{:.0?}", Instant::now().duration_since(self.work().1))
     }
 
-    /// Ends the run, unless the invariant is disabled.
+    /// Ends the run with a violation of this invariant, unless the invariant is disabled.
     async fn violate(&self, invariant: Invariant, what: String) {
         let is_enabled = self.state.inner().invariants.is_enabled(invariant);
         self.state.violate(invariant, what);

@@ -1,4 +1,4 @@
-//! No object is created twice.
+//! The invariant that no object is created twice.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,19 @@ use serde_json::Value;
 use super::object::{ObjectId, Verb, controller, text, uid};
 use super::{Checked, Write};
 
-/// Finds creations with a generated name that repeat an earlier one.
+/// Finds a creation with a generated name that repeats an earlier creation.
 ///
-/// A server rejects a second object with the same name. It accepts a second one with another name: for example, when a
-/// client repeats a creation whose answer was lost.
+/// A server rejects a second object with the same name. With generated names, it
+/// accepts both objects. This happens, for example, if a client repeats a creation
+/// whose answer was lost.
 #[derive(Default)]
 pub(super) struct CreatedOnce {
-    /// The live objects with generated names, by what the client asked for.
+    /// The existing objects with generated names. The map is indexed by the request
+    /// that created them.
     live: BTreeMap<Asked, Created>,
 }
 
-/// The controller of the object, and the body of the creation.
+/// The uid of the controlling owner, and the body of the creation.
 type Asked = (String, String);
 
 struct Created {
@@ -46,7 +48,7 @@ impl CreatedOnce {
         }
     }
 
-    /// Forgets an object that no longer exists.
+    /// Removes an object that no longer exists.
     pub(super) fn note_removal(&mut self, object: &Value) {
         self.live.retain(|_, live| live.uid != uid(object));
     }

@@ -1,18 +1,19 @@
-//! No write with a stale version.
+//! The invariant that no write uses a stale version.
 
 use serde_json::Value;
 
 use super::object::Verb;
 use super::{Checked, Write};
 
-/// The fields that a server sets by itself, so that no write can lose them.
+/// The fields that only the server sets, so that no write can overwrite them.
 const SET_BY_SERVER: [&str; 6] =
     ["managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"];
 
-/// Finds writes without a version that overwrite a change which the writer has not seen.
+/// Finds a write without a resource version that overwrites a change which the writer has not
+/// received.
 ///
-/// A write with a `resourceVersion` is safe: the server compares it. A server-side apply only changes the fields of its
-/// manager.
+/// A write with a `resourceVersion` is safe, because the server compares the version. A server-side
+/// apply is also safe, because it changes only the fields of its manager.
 #[derive(Default)]
 pub(super) struct CurrentVersion;
 
@@ -23,7 +24,8 @@ impl CurrentVersion {
         }
         let has_version = !write.body["metadata"]["resourceVersion"].is_null();
         let (Some(before), Some(seen)) = (&write.before, &write.seen) else { return Ok(()) };
-        // A JSON patch is an array. Its tests are its preconditions.
+        // The body of a JSON patch is an array. Its `test` operations can serve as preconditions,
+        // so it is not checked.
         if has_version || !write.body.is_object() {
             return Ok(());
         }
@@ -38,7 +40,8 @@ impl CurrentVersion {
             ),
             Some(_) => None,
             None => {
-                // A write of the object does not change the status of a kind with this subresource.
+                // If the kind has a status subresource, this write does not change the status. The
+                // status is therefore not compared.
                 let mut body = write.body.clone();
                 body.as_object_mut().map(|body| body.remove("status"));
                 find_lost("", &body, before, seen, is_replace)
@@ -55,9 +58,11 @@ impl CurrentVersion {
     }
 }
 
-/// Returns the first field that has changed since `seen`, and that the write sets to another value.
+/// Returns the first field that another client has changed since the state `seen`, and that this
+/// write overwrites.
 ///
-/// A field that a replacement does not contain is removed. Other writes leave it unchanged.
+/// A replacement removes the fields that it does not contain. Other writes leave these fields
+/// unchanged.
 fn find_lost(
     path: &str,
     written: &Value,

@@ -1,7 +1,7 @@
-//! Invariants that hold for every correct controller, and are checked in each run.
+//! The invariants that hold for every correct controller. The world checks them in each run.
 //!
-//! A world checks all of them by default. [`World::disable`](crate::explore::World::disable) leaves one out, and
-//! [`World::check`](crate::explore::World::check) adds one.
+//! By default, a world checks all of them. [`World::disable`](crate::explore::World::disable)
+//! disables one of them, and [`World::check`](crate::explore::World::check) adds another one.
 
 mod created_once;
 mod current_version;
@@ -22,28 +22,28 @@ pub use self::object::{ObjectId, Verb, Writer};
 use self::one_replica::OneReplica;
 use self::wanted::Wanted;
 
-/// A property that a test checks.
+/// A condition that a run must not violate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Invariant {
-    /// After the last fault, the desired state is reached within a bound.
+    /// Within a bound after the last fault, the desired state is reached.
     Converges,
-    /// No two live objects come from the same creation. A creation whose answer was lost is not repeated under another
-    /// name.
+    /// No creation is executed twice under different names, for example because its answer was
+    /// lost.
     CreatedOnce,
-    /// No object is deleted and then created again for the same generation of its owner.
+    /// No object is deleted and then created again while the generation of its owner is the same.
     NothingWantedDeleted,
-    /// No write without a `resourceVersion` overwrites a change that the process has not seen.
+    /// No write without a `resourceVersion` overwrites a change that its process has not received.
     CurrentVersion,
-    /// In the end, no deleted object waits for its finalizers.
+    /// At the end, no object that is being deleted still has finalizers.
     FinalizersRemoved,
-    /// Only the holder of the Lease sends writes, if several replicas have an election.
+    /// If several replicas have an election, only the holder of the Lease sends writes.
     OneReplica,
-    /// If nothing changes, no process changes an object, or sends many requests.
+    /// After the desired state is reached, no process changes an object, or sends many requests.
     Quiet,
-    /// No code panics.
+    /// The code under test does not panic.
     NoPanic,
-    /// A condition of the test.
+    /// A condition of the test, with its name.
     Custom(&'static str),
 }
 
@@ -63,30 +63,31 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// A write that the API server has executed.
+/// A write that the API server has executed, as the invariants see it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Write {
-    /// The client that has sent the request.
+    /// The client that sent the request.
     pub writer: Writer,
-    /// The kind of the request.
+    /// The verb of the request.
     pub verb: Verb,
-    /// The object. For a creation, the name that the server chose.
+    /// The written object. After a creation, it has the name that the server has stored.
     pub object: ObjectId,
-    /// The subresource, such as `status`.
+    /// The subresource of the request, such as `status`, or `None`.
     pub subresource: Option<String>,
     /// The body of the request.
     pub body: Value,
-    /// The object before the write. `None` if it did not exist.
+    /// The object before the write, or `None` if it did not exist.
     pub before: Option<Arc<Value>>,
-    /// The object as the server answered it. `None` if it no longer exists.
+    /// The object in the response of the server, or `None` if it no longer exists.
     pub after: Option<Arc<Value>>,
-    /// The object as the writer last saw it, if this is known.
+    /// The last state of the object that the writer has received, or `None` if this state is
+    /// unknown.
     pub seen: Option<Arc<Value>>,
 }
 
 impl Write {
-    /// Returns true if the object has changed.
+    /// Returns true if the write has changed the object, so that it has another resource version.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         let version = |object: &Option<Arc<Value>>| {
@@ -102,7 +103,7 @@ impl Write {
     }
 }
 
-/// A write that a process is about to send.
+/// A write that a process is sending, before the server receives it.
 #[derive(Debug)]
 pub(crate) struct Sent<'a> {
     pub(crate) writer: Writer,
@@ -113,14 +114,14 @@ type Checked = Result<(), String>;
 type Custom = Box<dyn FnMut(&Write) -> Checked + Send>;
 type IsWanted = Box<dyn Fn(&Value) -> bool + Send>;
 
-/// A violated invariant, with what happened.
+/// A violated invariant, and a description of the violation.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) invariant: Invariant,
     pub(crate) what: String,
 }
 
-/// The state of all invariants of a world.
+/// The invariants of a world, with their state.
 #[derive(Default)]
 pub(crate) struct Invariants {
     disabled: BTreeSet<Invariant>,
@@ -149,18 +150,19 @@ impl Invariants {
         self.is_wanted.push(is_wanted);
     }
 
-    /// Checks a write of a process when it is sent.
+    /// Checks a write of a process before the server receives it.
     pub(crate) fn check_sent(&mut self, sent: &Sent<'_>) -> Result<(), Violation> {
         self.report(Invariant::OneReplica, |all| all.one_replica.check_sent(sent))
     }
 
-    /// Notes that an object no longer exists: it was deleted by a client, or by the server itself.
+    /// Informs the invariants that an object no longer exists. A client or the server may have
+    /// removed it.
     pub(crate) fn note_removal(&mut self, object: &Value) {
         self.created_once.note_removal(object);
         self.wanted.note_removal(object);
     }
 
-    /// Checks a write after its execution.
+    /// Checks a write after the server has executed it.
     pub(crate) fn check_write(&mut self, write: &Write) -> Result<(), Violation> {
         self.report(Invariant::OneReplica, |all| {
             all.one_replica.note_write(write);
@@ -200,7 +202,7 @@ impl Invariants {
     }
 }
 
-/// Checks the objects in the end, when nothing changes any longer.
+/// Checks all objects at the end of a run, after the quiet time.
 pub(crate) fn check_end<'a>(objects: impl Iterator<Item = &'a Value>) -> Result<(), Violation> {
     for object in objects {
         let metadata = &object["metadata"];

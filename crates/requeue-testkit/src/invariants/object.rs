@@ -1,20 +1,20 @@
-//! Names of objects and writers, and readers of JSON.
+//! The names of objects and clients, and functions that read parts of an object.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// The name of an object in an API server.
+/// Identifies an object in an API server.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[non_exhaustive]
 pub struct ObjectId {
-    /// The API group. It is empty for the core group.
+    /// The API group of the object. It is empty for the core group.
     pub group: String,
-    /// The plural of the kind, as in paths.
+    /// The plural name of the kind, which is a part of the path of the object.
     pub plural: String,
-    /// The namespace. It is empty for objects without one.
+    /// The namespace of the object. It is empty for a cluster-scoped object.
     pub namespace: String,
-    /// The name. It is empty for a list.
+    /// The name of the object. It is empty if the request is for a list.
     pub name: String,
 }
 
@@ -33,24 +33,24 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// The client that sends a request.
+/// A client that sends requests to the API server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Writer {
-    /// The test, or a client of a fault.
+    /// The test, or another client that a fault simulates.
     User,
     /// A process of the world.
     Process {
-        /// The number of the call of `run` that has started it.
+        /// The number of the call of `run` or `run_replicas` that started the process.
         set: u32,
-        /// The number of the replica.
+        /// The number of the replica in this call.
         replica: u32,
-        /// The number of starts before this one.
+        /// The number of times that the replica was started before.
         start: u32,
     },
 }
 
 impl Writer {
-    /// Returns true for a process of the world.
+    /// Returns true if the client is a process of the world.
     #[must_use]
     pub const fn is_process(self) -> bool {
         matches!(self, Self::Process { .. })
@@ -68,30 +68,30 @@ impl fmt::Display for Writer {
     }
 }
 
-/// The kind of a request.
+/// The type of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Verb {
-    /// Reads an object.
+    /// Reads one object.
     Get,
-    /// Reads a list.
+    /// Reads a list of objects.
     List,
-    /// Watches a list.
+    /// Watches the changes of objects.
     Watch,
     /// Creates an object.
     Create,
     /// Replaces an object.
     Replace,
-    /// Applies an object: a server-side apply.
+    /// Applies a configuration to an object (server-side apply).
     Apply,
-    /// Changes an object by a patch of another type.
+    /// Changes an object with a patch of another type.
     Patch,
-    /// Deletes one object or a collection.
+    /// Deletes one object, or a collection of objects.
     Delete,
 }
 
 impl Verb {
-    /// Returns true for requests that change objects.
+    /// Returns true if requests with this verb can change objects.
     #[must_use]
     pub const fn is_write(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
@@ -106,7 +106,8 @@ pub(super) fn uid(object: &Value) -> &str {
     text(&object["metadata"]["uid"])
 }
 
-/// Returns the reference to the object's controller.
+/// Returns the owner reference that names the controller of the object, or `None` if it
+/// has none.
 pub(super) fn controller(object: &Value) -> Option<&Value> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     owners.iter().find(|owner| owner["controller"] == true)

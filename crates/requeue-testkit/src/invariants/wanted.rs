@@ -1,4 +1,4 @@
-//! Nothing is deleted that is wanted.
+//! The invariant that no process deletes an object that its owner still needs.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,19 @@ use serde_json::Value;
 use super::object::{ObjectId, Verb, controller, text, uid};
 use super::{Checked, Write};
 
-/// Finds deletions that a controller takes back.
+/// Finds a deletion of an object that its controller then creates again.
 ///
-/// A controller wants an object if it creates the object again while the generation of the owner is the same.
+/// The controller wanted the object, if it creates the object again while the generation of the
+/// owner is the same.
 #[derive(Default)]
 pub(super) struct Wanted {
-    /// The generations of all objects, by their uids. Deleted objects are missing.
+    /// The generation of each existing object, by uid.
     generations: BTreeMap<String, i64>,
     deleted: BTreeMap<Role, Deletion>,
 }
 
-/// The purpose of an object: its owner, its kind, and its name or the prefix of its generated name.
+/// The properties that an object and its replacement share: the owner, the kind, and the name or
+/// the prefix of the generated name.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Role {
     owner: String,

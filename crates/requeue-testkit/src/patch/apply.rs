@@ -1,4 +1,4 @@
-//! Server-side apply.
+//! Implements server-side apply.
 
 use serde_json::{Map, Value, json};
 
@@ -8,17 +8,18 @@ use crate::kind::Kind;
 use crate::schema::{List, Schema};
 use crate::status::Failure;
 
-/// The result of an apply.
+/// The result of an apply: the merged object, and its managed fields.
 pub(crate) struct Applied {
     pub(crate) object: Value,
     pub(crate) managed_fields: Value,
 }
 
-/// Applies a configuration to an object, or to nothing.
+/// Applies a configuration to the object `live`. If `live` is `None`, creates the object.
 ///
 /// # Errors
 ///
-/// Other managers own fields that the configuration would change, and `force` is false.
+/// Returns an error if other managers own fields that the configuration would change, and
+/// `force` is false.
 pub(crate) fn apply(
     kind: &Kind,
     live: Option<&Value>,
@@ -44,7 +45,8 @@ pub(crate) fn apply(
     let last = managers.0.get(&applier).map(|managed| managed.fields.clone());
     let mut merged = merge(live, config, schema);
     if let Some(mut abandoned) = last {
-        // Fields that no manager owns after this apply, although this manager applied them last time.
+        // The fields that the manager applied the last time, and that neither this apply nor
+        // another manager owns now.
         abandoned.subtract_parents(&fields);
         for (_, managed) in managers.0.iter().filter(|(manager, _)| **manager != applier) {
             abandoned.subtract_parents(&managed.fields);
@@ -68,7 +70,7 @@ pub(crate) fn apply(
     } else if !is_same || !changed.is_empty() || !comparison.removed.is_empty() {
         let mut managed = ownership.managed(fields);
         if merged == *live {
-            // The API server sets the time only if a value changes.
+            // The API server changes the time of the entry only if a value changes.
             managed.time = managers.0.get(&applier).map(|it| it.time.clone()).unwrap_or_default();
         }
         managers.0.insert(applier, managed);
@@ -120,7 +122,7 @@ fn check_conflicts(
     Err(Failure::apply_conflict(message, causes))
 }
 
-/// Returns a path as in messages: `.spec.ports[name="http"].port`.
+/// Formats a path as error messages contain it: `.spec.ports[name="http"].port`.
 fn shown(path: &[&str]) -> String {
     let elements = path.iter().map(|element| match element.split_once(':') {
         Some(("f", name)) => format!(".{name}"),
@@ -135,7 +137,8 @@ fn shown(path: &[&str]) -> String {
     elements.collect()
 }
 
-/// Refuses a configuration that does not fit the schema, in the words of structured-merge-diff.
+/// Returns an error if the configuration does not fit the schema. The text is that of
+/// structured-merge-diff.
 fn check_form(config: &Value, schema: Schema<'_>, kind: &Kind) -> Result<(), Failure> {
     let mut errors = Vec::new();
     find_errors(config, schema, &String::new, &mut errors);
@@ -157,7 +160,8 @@ fn check_form(config: &Value, schema: Schema<'_>, kind: &Kind) -> Result<(), Fai
     )))
 }
 
-/// Adds the errors in a value. Its path is built only for them.
+/// Adds an error for each part of `value` that does not fit the schema. `path` is called only
+/// if there is an error.
 fn find_errors(
     value: &Value,
     schema: Schema<'_>,
@@ -212,7 +216,7 @@ fn find_errors(
     }
 }
 
-/// Returns the live value with the configuration's fields.
+/// Returns the live value, with the fields that the configuration sets.
 fn merge(live: &Value, config: &Value, schema: Schema<'_>) -> Value {
     match (live, config) {
         (Value::Object(live), Value::Object(config)) if !schema.is_atomic_map() => {
@@ -233,7 +237,8 @@ fn merge(live: &Value, config: &Value, schema: Schema<'_>) -> Value {
     }
 }
 
-/// Merges lists by the keys of their items. The items of the configuration keep its order.
+/// Merges two lists, whose items are matched by their keys. The items of the configuration keep
+/// their order.
 fn merge_items(live: &[Value], config: &[Value], schema: Schema<'_>) -> Vec<Value> {
     let element = |item: &Value| item_element(item, schema);
     let configured: Vec<_> = config.iter().map(element).collect();
@@ -249,7 +254,8 @@ fn merge_items(live: &[Value], config: &[Value], schema: Schema<'_>) -> Vec<Valu
     let mut next = 0;
     for (at, item) in live.iter().enumerate() {
         match configured.iter().position(|it| *it == known[at]) {
-            // The items before it in the configuration come first.
+            // The item is in both lists. The items that precede it in the configuration must be
+            // inserted first.
             Some(found) => {
                 while next <= found {
                     merged.push(merged_item(next));
@@ -263,7 +269,7 @@ fn merge_items(live: &[Value], config: &[Value], schema: Schema<'_>) -> Vec<Valu
     merged
 }
 
-/// Removes fields and items of lists.
+/// Removes the fields and the items in `removed` from a value.
 fn remove(value: &mut Value, removed: &FieldSet, schema: Schema<'_>) {
     match value {
         Value::Object(fields) if !schema.is_atomic_map() => {
@@ -274,7 +280,7 @@ fn remove(value: &mut Value, removed: &FieldSet, schema: Schema<'_>) {
                 }
                 let was_empty = is_empty(field);
                 remove(field, removed, schema.field(name));
-                // A map or list whose last entry goes, goes too.
+                // If a map or list loses its last entry, it is removed, too.
                 was_empty || !is_empty(field)
             });
         }

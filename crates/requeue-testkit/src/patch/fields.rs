@@ -1,4 +1,4 @@
-//! Sets of fields, as in `metadata.managedFields`.
+//! Sets of fields in the form of `metadata.managedFields`.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,24 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::{List, Schema};
 
-/// A set of fields, as a tree. Its elements have the form of `fieldsV1`, such as `f:spec` or `k:{"name":"a"}`.
+/// A set of fields, as a tree. The names of the nodes have the form of `fieldsV1`, such
+/// as `f:spec` or `k:{"name":"a"}`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct FieldSet {
-    /// True if the set has the field of this node itself. The root is no field.
+    /// True if the set contains the field of this node. It is always false for the root,
+    /// which is not a field.
     is_member: bool,
-    /// The nodes inside this one that have members.
+    /// The child nodes. Each of them is a member of the set, or contains one.
     inner: BTreeMap<String, Self>,
 }
 
 impl FieldSet {
-    /// Returns the fields that a configuration sets.
+    /// Returns the set of all fields in a value.
     pub(super) fn of(value: &Value, schema: Schema<'_>) -> Self {
         Self { is_member: false, ..Self::node(value, schema) }
     }
 
-    /// Returns the set with one field.
+    /// Returns the set that contains only the field with this path.
     pub(super) fn of_path(path: &[String]) -> Self {
         let Some((first, rest)) = path.split_first() else {
             return Self { is_member: true, ..Self::default() };
@@ -66,12 +68,13 @@ impl FieldSet {
         !self.is_member && self.inner.is_empty()
     }
 
-    /// Returns the node of an element, if the set has the element or something inside it.
+    /// Returns the child node with this name, if the set contains its field or a field
+    /// inside it.
     pub(super) fn inside(&self, element: &str) -> Option<&Self> {
         self.inner.get(element)
     }
 
-    /// Returns whether the set has the field of this node itself.
+    /// Returns true if the set contains the field of this node.
     pub(super) fn is_member(&self) -> bool {
         self.is_member
     }
@@ -81,7 +84,8 @@ impl FieldSet {
         node.is_some_and(Self::is_member)
     }
 
-    /// Returns the fields in the order of structured-merge-diff: those of a level before those inside them.
+    /// Returns the paths of all fields, in the order of structured-merge-diff: all fields
+    /// of one level precede the fields inside them.
     pub(super) fn in_order(&self) -> Vec<Vec<&str>> {
         let mut paths = Vec::new();
         self.add_in_order(&mut Vec::new(), &mut paths);
@@ -114,7 +118,8 @@ impl FieldSet {
         self.change_common(other, Self::subtract);
     }
 
-    /// Removes the fields that the other set has, and those inside which it has one.
+    /// Removes the fields that the other set contains. Also removes each field that
+    /// contains a field of the other set.
     pub(super) fn subtract_parents(&mut self, other: &Self) {
         self.is_member = false;
         self.change_common(other, Self::subtract_parents);
@@ -144,7 +149,7 @@ impl FieldSet {
         common
     }
 
-    /// Removes a field, but not those inside it.
+    /// Removes a field from the set, but not the fields inside it.
     pub(super) fn remove_member(&mut self, element: &str) {
         if let Some(inner) = self.inner.get_mut(element) {
             inner.is_member = false;
@@ -154,7 +159,7 @@ impl FieldSet {
         }
     }
 
-    /// Removes a field, and all inside it.
+    /// Removes a field from the set, and all fields inside it.
     pub(super) fn remove_all(&mut self, path: &[&str]) {
         let Some((first, rest)) = path.split_first() else { return };
         if let Some(inner) = self.inner.get_mut(*first) {
@@ -165,18 +170,20 @@ impl FieldSet {
         }
     }
 
-    /// Returns the set in the form of `fieldsV1`.
+    /// Converts the set to the form of `fieldsV1`.
     pub(super) fn into_json(self) -> Value {
         let inner = self.inner.into_iter();
         let mut fields: Map<_, _> = inner.map(|(name, inner)| (name, inner.into_json())).collect();
-        // A leaf is an empty object. Only a member with fields inside has a dot.
+        // A field that contains no other fields of the set is represented by an empty
+        // object. If it contains some, the key `.` says that the field itself is also in
+        // the set.
         if self.is_member && !fields.is_empty() {
             fields.insert(".".into(), json!({}));
         }
         Value::Object(fields)
     }
 
-    /// Reads a set in the form of `fieldsV1`.
+    /// Converts a set from the form of `fieldsV1`.
     pub(super) fn from_json(json: &Value) -> Self {
         Self { is_member: false, ..Self::read(json) }
     }
@@ -199,7 +206,7 @@ pub(super) fn field_element(name: &str) -> String {
     format!("f:{name}")
 }
 
-/// Returns the element of an item of a list that is a set or a map.
+/// Returns the name of the node of an item, in a list that is a set or a map.
 pub(super) fn item_element(item: &Value, schema: Schema<'_>) -> String {
     match schema.list() {
         List::Map(keys) => {
@@ -215,7 +222,7 @@ pub(super) fn item_element(item: &Value, schema: Schema<'_>) -> String {
     }
 }
 
-/// Returns the element with the keys of its JSON in order.
+/// Returns the name of a node with the keys of its JSON sorted.
 fn canonical(element: &str) -> String {
     let Some((kind @ ("k" | "v"), json)) = element.split_once(':') else {
         return element.to_owned();
@@ -230,7 +237,8 @@ fn canonical(element: &str) -> String {
     }
 }
 
-/// The fields in which two objects differ.
+/// The differences between an old and a new object: the added, the modified and the
+/// removed fields.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     pub(super) added: FieldSet,
@@ -245,7 +253,7 @@ impl Comparison {
         comparison
     }
 
-    /// Compares the values of an element.
+    /// Compares the old and the new value of one node.
     fn of_node(
         element: &str,
         old: Option<&Value>,
@@ -270,8 +278,9 @@ impl Comparison {
         if !is_leaf {
             comparison.add_inner(old, new, schema);
         }
-        // A map, a list or an item that appears or disappears is itself a member. Containers are none: the server's empty
-        // object has that list already.
+        // An added or removed map, list or item is itself a member of the set. The list
+        // of containers is an exception, because the server's empty object already
+        // contains it.
         match (old, new) {
             _ if !is_leaf && element == "f:containers" => {}
             (None, _) => comparison.added.is_member = true,
@@ -313,7 +322,8 @@ impl Comparison {
     }
 }
 
-/// Returns the items of a list by their elements. If two are equal, the first counts.
+/// Returns the items of a list by the names of their nodes. If two items have the same
+/// name, the first is returned.
 fn items<'v>(list: Option<&'v Value>, schema: Schema<'_>) -> BTreeMap<String, &'v Value> {
     let items = list.and_then(Value::as_array).into_iter().flatten().rev();
     items.map(|item| (item_element(item, schema), item)).collect()
@@ -328,7 +338,8 @@ fn is_empty(value: Option<&Value>) -> bool {
     }
 }
 
-/// Returns whether the values have different forms, so that they have no common fields.
+/// Returns true if the values have different types in JSON, so that they have no common
+/// fields.
 fn differ(old: Option<&Value>, new: Option<&Value>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => std::mem::discriminant(old) != std::mem::discriminant(new),

@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: which manager owns which fields.
+//! Computes `metadata.managedFields`: which manager owns which fields.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,31 @@ use super::fields::{Comparison, FieldSet, field_element};
 use crate::kind::Kind;
 use crate::schema::Schema;
 
-/// The writer, and the time of the write.
+/// The manager that sends a write, and the properties of the write that affect managed fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Ownership {
     pub(crate) manager: String,
     pub(crate) api_version: String,
     pub(crate) subresource: Option<String>,
-    /// The time of the write, as in metadata.
+    /// The time of the write, in the format of metadata.
     pub(crate) time: String,
-    /// The fields that the write cannot change.
+    /// The fields that the write cannot change, so that the manager does not own them.
     pub(crate) reset: &'static [&'static [&'static str]],
 }
 
-/// The identity of a manager.
+/// The properties that identify a manager of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Manager {
     pub(super) name: String,
-    /// `Apply` or `Update`.
+    /// The operation with which the manager writes: `Apply` or `Update`.
     pub(super) operation: String,
-    /// An applier is the same manager in each version.
+    /// The API version of the object in the writes of the manager. It is empty for an applier,
+    /// which is the same manager in all versions.
     pub(super) api_version: String,
     pub(super) subresource: Option<String>,
 }
 
-/// A manager's fields.
+/// The fields that a manager owns, and the time and the version of its last write.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Managed {
     pub(super) fields: FieldSet,
@@ -39,7 +40,7 @@ pub(super) struct Managed {
     api_version: String,
 }
 
-/// All managers of an object.
+/// All managers of an object, with the fields that they own.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Managers(pub(super) BTreeMap<Manager, Managed>);
 
@@ -61,7 +62,8 @@ impl Ownership {
         Managed { fields, time: self.time.clone(), api_version: self.api_version.clone() }
     }
 
-    /// Removes the fields that no manager owns, and those that this write cannot change.
+    /// Removes the fields that a manager can never own, and those that this write cannot
+    /// change.
     pub(super) fn filter(&self, fields: &mut FieldSet) {
         for field in ["f:apiVersion", "f:kind", "f:metadata"] {
             fields.remove_member(field);
@@ -105,12 +107,14 @@ impl Managers {
         Self(entries.collect())
     }
 
-    /// Returns the entries of the metadata: appliers first, then by time.
+    /// Converts the managers to the entries of the metadata. Appliers are first, and entries
+    /// are then sorted by time.
     pub(super) fn into_json(self) -> Value {
         into_json(self.0.into_iter().collect())
     }
 
-    /// Takes fields that a write changes from the other managers, and removed fields from them.
+    /// Removes the fields that a write has changed, added or removed from all managers except
+    /// the writer.
     pub(super) fn take_from_others(&mut self, writer: &Manager, comparison: &Comparison) {
         for (_, managed) in self.0.iter_mut().filter(|(manager, _)| *manager != writer) {
             for changed in [&comparison.modified, &comparison.added, &comparison.removed] {
@@ -121,7 +125,8 @@ impl Managers {
     }
 }
 
-/// Returns the managed fields after a write that is no apply: the writer owns what it changed.
+/// Returns the managed fields after a write other than an apply. The writer owns the fields
+/// that it changed.
 pub(crate) fn own_update(
     kind: &Kind,
     old: Option<&Value>,
@@ -131,13 +136,15 @@ pub(crate) fn own_update(
     let schema = Schema::of(kind);
     let mut empty = schema.empty();
     if kind.is_core("events") {
-        // Go writes these texts even if they are empty.
+        // Go writes these texts even if they are empty, so their creation does not count as a
+        // change.
         for field in ["reportingComponent", "reportingInstance"] {
             empty[field] = json!("");
         }
     }
     let sent = Managers::read(new);
-    // A client removes all managers by an empty entry, and otherwise cannot remove any.
+    // A list with one empty entry, or an empty list, removes all managers. A client cannot
+    // remove single managers.
     let is_reset =
         new["metadata"]["managedFields"].as_array().is_some_and(|entries| match &**entries {
             [] => true,
@@ -150,7 +157,8 @@ pub(crate) fn own_update(
         Some(old) => Managers::read(old),
         None => Managers::default(),
     };
-    // After a reset, only an apply starts to track managers again.
+    // After a client has removed all managers, ownership is tracked again only from the next
+    // apply.
     if old.is_some() && managers.0.is_empty() {
         return json!([]);
     }
@@ -177,10 +185,12 @@ pub(crate) fn own_update(
     managers.into_json()
 }
 
-/// Returns the managed fields after a write of a scale, which sets only the field at `path`, or changes nothing.
+/// Returns the managed fields after a write of a Scale. The write changes the field at `path`,
+/// or nothing.
 ///
-/// A field without an owner stays so. The owner of an unchanged field gets a second entry for it: the API server looks
-/// for the owner under the version of the scale.
+/// If the field has no owner, a write without a change gives it none. If the field has an
+/// owner, that owner gets a second entry, because the API server looks for it under the version
+/// of the Scale.
 pub(crate) fn own_scale(
     old: &Value,
     path: &[&str],
@@ -195,7 +205,7 @@ pub(crate) fn own_scale(
         return before.into_json();
     }
     let replicas = FieldSet::of_path(&path);
-    // The API server gives the entry no time.
+    // The entry that the API server creates contains no time.
     let entry = Managed { time: String::new(), ..ownership.managed(replicas.clone()) };
     let mut entries: Vec<(Manager, Managed)> = Vec::new();
     for (manager, mut managed) in before.0 {
@@ -212,7 +222,7 @@ pub(crate) fn own_scale(
             entries.push((manager, entry.clone()));
         }
     }
-    // Go leaves out the number 0, so that nobody owns it.
+    // Go does not write the number 0, so no manager owns it.
     if change.is_some_and(|replicas| replicas != 0) {
         entries.push((ownership.manager("Update"), entry));
     }
@@ -247,14 +257,16 @@ fn into_json(mut entries: Vec<(Manager, Managed)>) -> Value {
     json!(entries)
 }
 
-/// Returns whether a write changes nothing, so that the stored object keeps its version.
+/// Returns true if a write changes nothing, so that the stored object keeps its resource
+/// version.
 ///
-/// The times of managers are no change by themselves.
+/// Differences in the times of managed fields are ignored.
 pub(crate) fn is_unchanged(old: &Value, new: &Value) -> bool {
     equals_except(old, new, &["metadata", "managedFields", "time"])
 }
 
-/// Compares two values, except for the fields at this path. The path leads through all items of a list.
+/// Compares two values without the fields at `path`. If the path leads to a list, it applies to
+/// each item.
 fn equals_except(old: &Value, new: &Value, path: &[&str]) -> bool {
     match (old, new, path) {
         (Value::Object(old), Value::Object(new), [name, rest @ ..]) => {

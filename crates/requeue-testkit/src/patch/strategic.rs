@@ -1,15 +1,15 @@
-//! Strategic merge patches, which merge some lists by a key of their items.
+//! Implements strategic merge patches. They merge the items of some lists by a key.
 
 use serde_json::{Map, Value, json};
 
 use crate::schema::Schema;
 use crate::status::Failure;
 
-/// Applies a strategic merge patch.
+/// Applies a strategic merge patch to an object.
 ///
 /// # Errors
 ///
-/// The patch is not an object, or has a directive that the server does not know.
+/// Returns an error if the patch is not an object, or contains an unknown directive.
 pub(crate) fn strategic(
     object: &Value,
     body: &Value,
@@ -112,7 +112,8 @@ fn merge_items(old: &[Value], patch: &[Value], schema: Schema<'_>) -> Result<Vec
     Ok(in_order(merged, old, patch, |item| item[key].clone()))
 }
 
-/// Sorts the items of the patch as the patch does. The others follow, except those before an item of the patch.
+/// Sorts a merged list. The items of the patch have the order of the patch. Old items stay
+/// before the item of the patch that they preceded.
 fn in_order(
     merged: Vec<Value>,
     old: &[Value],
@@ -140,7 +141,8 @@ fn in_order(
     sorted
 }
 
-/// Sorts the items that the patch orders. The others keep their places behind their neighbours.
+/// Sorts items. Items that `order` does not contain are first, in their old order. The others follow
+/// in the order of `order`.
 fn sort_items(items: &mut [Value], order: &[Value], schema: Schema<'_>) {
     let identity = |item: &Value| match schema.merge_key() {
         Some(key) => item[key].clone(),

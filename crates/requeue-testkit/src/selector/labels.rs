@@ -1,4 +1,5 @@
-//! Label selectors, read as apimachinery's `labels` does, with its errors.
+//! Parses label selectors like the package `labels` of apimachinery, with the same
+//! errors.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use crate::status::FieldError;
 use crate::validation::{label_key_errors, label_value_errors};
 
-/// A condition on one label.
+/// A condition on the value of one label.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Requirement {
     pub(super) label: String,
@@ -39,11 +40,11 @@ impl Requirement {
     }
 }
 
-/// Reads a selector.
+/// Parses a label selector.
 ///
 /// # Errors
 ///
-/// The selector is not valid. The text is that of the API server.
+/// Returns an error if the selector is invalid. The text is that of the API server.
 pub(super) fn parse(selector: &str) -> Result<Vec<Requirement>, String> {
     let mut parser = Parser { tokens: tokens(selector), next: 0 };
     let mut requirements = Vec::new();
@@ -72,7 +73,8 @@ pub(super) fn parse(selector: &str) -> Result<Vec<Requirement>, String> {
     }
 }
 
-/// The tokens of a selector. An empty token is the end.
+/// The tokens of a selector, and the position in them. An empty token represents the
+/// end.
 struct Parser<'a> {
     tokens: Vec<&'a str>,
     next: usize,
@@ -111,7 +113,7 @@ impl<'a> Parser<'a> {
         Ok(Requirement { label: label.to_owned(), operator })
     }
 
-    /// Reads an operator and its values.
+    /// Parses an operator and its values.
     fn operation(&mut self, label: &str) -> Result<Operator, String> {
         let operator = self.take();
         let values = match operator {
@@ -150,7 +152,8 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Reads the only value behind an operator. It may be missing.
+    /// Parses the single value after an operator. The value may be missing, which is
+    /// the same as an empty text.
     fn value(&mut self) -> Result<&'a str, String> {
         match self.peek() {
             "" | "," => Ok(""),
@@ -159,7 +162,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the values in parentheses.
+    /// Parses a list of values in parentheses.
     fn values(&mut self) -> Result<BTreeSet<String>, String> {
         let open = self.take();
         if open != "(" {

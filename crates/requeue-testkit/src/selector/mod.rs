@@ -1,4 +1,4 @@
-//! Label and field selectors.
+//! Parses and evaluates label selectors and field selectors.
 
 mod labels;
 
@@ -8,7 +8,7 @@ use self::labels::Requirement;
 use crate::kind::Kind;
 use crate::status::Failure;
 
-/// The objects that a list, a watch or a deletion is about.
+/// The conditions on the labels and fields of the objects that a request selects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Selector {
     labels: Vec<Requirement>,
@@ -33,14 +33,15 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Returns the only name that fits.
+    /// Returns the name of the object, if the selector permits only one name.
     pub(crate) fn name(&self) -> Option<&str> {
         let mut terms = self.fields.iter();
         let term = terms.find(|term| term.field == "metadata.name" && term.is_equal)?;
         Some(&term.value).filter(|name| !name.is_empty()).map(String::as_str)
     }
 
-    /// Returns an error that names a field by which this kind cannot be selected.
+    /// Returns an error if the selector contains a field by which this kind cannot be
+    /// selected.
     pub(crate) fn check_fields(&self, kind: &Kind) -> Result<(), Failure> {
         let is_known = |field: &str| {
             field == "metadata.name"
@@ -72,7 +73,7 @@ impl Selector {
     }
 }
 
-/// Reads a field selector. The errors are those of the API server.
+/// Parses a field selector. The texts of the errors are those of the API server.
 fn parse_fields(selector: &str) -> Result<Vec<FieldTerm>, String> {
     let mut terms: Vec<_> = selector.split(',').filter(|term| !term.is_empty()).collect();
     terms.sort_unstable();
@@ -86,7 +87,8 @@ fn parse_fields(selector: &str) -> Result<Vec<FieldTerm>, String> {
                     false => Ok(term),
                 })
         })
-        // A term without a field and a value selects everything.
+        // A term with an empty field and an empty value is ignored, because it selects all
+        // objects.
         .filter(|term| !matches!(term, Ok(term) if term.field.is_empty() && term.value.is_empty()))
         .collect()
 }
@@ -97,11 +99,13 @@ fn parse_field(term: &str) -> Option<FieldTerm> {
         Some(field) => (field, &term[at + 1..], false),
         None => (&term[..at], term[at + 1..].strip_prefix('=').unwrap_or(&term[at + 1..]), true),
     };
-    // A comma in a value, escaped, would be split above. No known field contains one.
+    // The split at commas does not recognize escaped commas. This is harmless, because the
+    // values of the known fields contain no commas.
     Some(FieldTerm { field: field.into(), value: value.into(), is_equal })
 }
 
-/// Returns a field as text. A missing field is empty, or has the zero value of its type in Go.
+/// Returns the value of a field as text. If the field is missing, returns an empty text, or
+/// the zero value of its type in Go.
 fn field_text(object: &Value, field: &str) -> String {
     let (field, default) = match (object["kind"].as_str().unwrap_or_default(), field) {
         ("Job", "status.successful") => ("status.succeeded", "0"),
@@ -117,7 +121,8 @@ fn field_text(object: &Value, field: &str) -> String {
     }
 }
 
-/// Returns whether the API server has a list of fields for this kind, beside the fields of all kinds.
+/// Returns true if the API server has a list of selectable fields for this kind, in addition
+/// to the name and the namespace.
 fn has_own_fields(kind: &Kind) -> bool {
     kind.definition.is_some() || !built_in_fields(kind).is_empty()
 }

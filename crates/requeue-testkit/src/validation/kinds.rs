@@ -1,7 +1,7 @@
-//! The checks of built-in kinds, beside the types of their fields.
+//! Validates objects of built-in kinds. The types of their fields are checked elsewhere.
 //!
-//! They cover the kinds that controllers write most: ConfigMaps, Secrets, Leases, Events, Pods,
-//! Deployments, ReplicaSets and roles.
+//! Only the kinds that controllers write most often are validated: ConfigMaps, Secrets, Leases,
+//! Events, Pods, Deployments, ReplicaSets and roles.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::pods::{check_pod, check_restart_policy, check_spec};
 use crate::kind::{Kind, Part};
 use crate::status::FieldError;
 
-/// Returns the fields that the API server refuses.
+/// Returns an error for each field that the API server would refuse.
 pub(super) fn check(
     object: &Value,
     old: Option<&Value>,
@@ -47,7 +47,8 @@ pub(super) fn check(
     errors
 }
 
-/// Checks the metadata, as often and in the order as the kind's functions in Kubernetes do.
+/// Checks the metadata. The checks, their order and their repetitions are those of the
+/// validation functions in Kubernetes.
 fn check_meta(object: &Value, old: Option<&Value>, kind: &Kind, part: Part) -> Vec<FieldError> {
     let finalizers = match &*kind.plural {
         "leases" | "customresourcedefinitions" => Finalizers::Common,
@@ -55,13 +56,14 @@ fn check_meta(object: &Value, old: Option<&Value>, kind: &Kind, part: Part) -> V
     };
     let names = match (&*kind.group, &*kind.plural) {
         ("rbac.authorization.k8s.io", _) => Names::Segment,
-        // The testkit does not check that it is an address.
+        // The API server also requires that the name is an IP address, which the testkit does
+        // not check.
         ("networking.k8s.io", "ipaddresses") => Names::Segment,
         ("", "namespaces" | "services") => Names::Label,
         _ => Names::Subdomain,
     };
     if kind.is_core("events") {
-        // Only the common checks look at their metadata.
+        // The metadata of Events is checked only by the common checks.
         return Vec::new();
     }
     let Some(old) = old else { return meta::check(object, names, finalizers) };
@@ -111,7 +113,7 @@ fn check_status(object: &Value, kind: &Kind, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Refuses another value of a field that never changes.
+/// Adds an error if a write changes a field that is immutable.
 fn check_same(object: &Value, old: &Value, pointer: &str, errors: &mut Vec<FieldError>) {
     let value = |object: &Value| object.pointer(pointer).cloned().unwrap_or_default();
     if value(object) != value(old) {
@@ -120,7 +122,7 @@ fn check_same(object: &Value, old: &Value, pointer: &str, errors: &mut Vec<Field
     }
 }
 
-/// Refuses changes of an object that is marked as immutable.
+/// Adds errors for changes of an object whose field `immutable` is true.
 fn check_immutable(object: &Value, old: &Value, fields: &[&str], errors: &mut Vec<FieldError>) {
     if old["immutable"] != true {
         return;
@@ -147,7 +149,8 @@ fn check_keys(object: &Value, field: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// An event of the old form is in the namespace of the object that it is about.
+/// Checks an event without `eventTime`, the old form. It must be in the namespace of its
+/// involved object.
 fn check_event(event: &Value, errors: &mut Vec<FieldError>) {
     if event["eventTime"].is_string() {
         return;
@@ -181,7 +184,8 @@ fn check_workload(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldErr
         let selected = &selector["matchLabels"];
         meta::check_labels(selected, "spec.selector.matchLabels", errors);
     }
-    // No selector selects nothing, and an empty one everything.
+    // If the selector is missing, it selects no pods, and does not match the template. An empty
+    // selector selects all pods.
     let is_mismatch = wanted.into_iter().flatten().any(|(label, value)| labels[label] != *value);
     if selector.is_null() || is_mismatch {
         let why = "`selector` does not match template `labels`";

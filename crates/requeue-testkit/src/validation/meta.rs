@@ -1,4 +1,5 @@
-//! The checks of metadata, as apimachinery's `ValidateObjectMeta` and `ValidateObjectMetaUpdate` make them.
+//! Validates metadata like the functions `ValidateObjectMeta` and
+//! `ValidateObjectMetaUpdate` of apimachinery.
 
 use serde_json::{Value, json};
 
@@ -7,31 +8,33 @@ use super::names::{
 };
 use crate::status::FieldError;
 
-/// The names that a kind allows.
+/// The rule for the names of the objects of a kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Names {
-    /// Each name that can be part of a path.
+    /// Permits every name that can be a segment of a path.
     Segment,
     Subdomain,
     Label,
 }
 
-/// The set of rules for the finalizers of a kind.
+/// The rules for the finalizers of a kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Finalizers {
-    /// Those of all kinds.
+    /// The rules that apply to all kinds.
     Common,
-    /// Those of kinds that use the checks of the core group.
+    /// The additional rules of the kinds that Kubernetes validates like those of the
+    /// core group.
     Core,
 }
 
-/// Checks metadata that a client has set.
+/// Returns the errors in the metadata of an object.
 pub(super) fn check(object: &Value, names: Names, finalizers: Finalizers) -> Vec<FieldError> {
     let meta = &object["metadata"];
     let text = |field: &str| meta[field].as_str().unwrap_or_default();
     let mut errors = Vec::new();
     let prefix = text("generateName");
-    // The last character may be a dash, to which the random part is added.
+    // The prefix may end with a dash, because random characters follow it. As on the API server, the
+    // dash and the character before it are replaced with a letter for the check.
     let prefix_as_name = match prefix.strip_suffix('-') {
         Some(rest) if !rest.is_empty() && names != Names::Segment => {
             let mut masked = rest.to_owned();
@@ -62,7 +65,7 @@ pub(super) fn check(object: &Value, names: Names, finalizers: Finalizers) -> Vec
     errors
 }
 
-/// Checks a change of metadata.
+/// Returns the errors in a change of metadata.
 pub(super) fn check_change(new: &Value, old: &Value, finalizers: Finalizers) -> Vec<FieldError> {
     let (new, old) = (&new["metadata"], &old["metadata"]);
     let mut errors = Vec::new();
@@ -101,7 +104,7 @@ fn check_maps(meta: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks labels in the metadata of an object, or of a template.
+/// Checks the labels of an object or of a template. `field` is the path of the labels.
 pub(super) fn check_labels(labels: &Value, field: &str, errors: &mut Vec<FieldError>) {
     for (label, value) in labels.as_object().into_iter().flatten() {
         for why in label_key_errors(label) {
@@ -171,7 +174,8 @@ fn check_owners(owners: &Value, errors: &mut Vec<FieldError>) {
         }
         if owner["apiVersion"] == "v1" && owner["kind"] == "Event" {
             let field = format!("metadata.ownerReferences[{at}]");
-            // Go shows the fields in the order of its struct.
+            // The API server prints the reference with the fields in the order of the
+            // Go struct.
             let names = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
             let shown = names.into_iter().filter(|name| !owner[name].is_null());
             let shown: Vec<_> = shown.map(|name| format!("\"{name}\":{}", owner[name])).collect();

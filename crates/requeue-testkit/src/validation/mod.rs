@@ -1,4 +1,4 @@
-//! Checks objects as the API server does.
+//! Validates objects like the API server.
 
 mod kinds;
 mod meta;
@@ -14,13 +14,15 @@ use crate::crd;
 use crate::kind::{Kind, Part};
 use crate::status::{Failure, FieldError};
 
-/// Returns the fields that the API server refuses, in its order.
+/// Returns an error for each field that the API server would refuse, in the same order.
 ///
-/// In an update, most checks of metadata happen more than once. For built-in kinds, each error is reported once.
+/// The API server repeats most checks of metadata in an update. For built-in kinds, it
+/// reports each error only once.
 ///
 /// # Errors
 ///
-/// The schema of a custom resource has something that the testkit does not know.
+/// Returns an error if the schema of a custom resource contains a feature that the
+/// testkit does not implement.
 pub(crate) fn check(
     object: &Value,
     old: Option<&Value>,

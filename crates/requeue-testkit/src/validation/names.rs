@@ -1,9 +1,10 @@
-//! The rules of names, labels and keys, in the words of apimachinery's `content` package.
+//! The rules for names, labels and keys, with the error messages of the package `content`
+//! of apimachinery.
 
-/// The longest label, and the longest name part of a key, in bytes.
+/// The maximum length of a label, and of the name in a qualified key, in bytes.
 const LONGEST_LABEL: usize = 63;
 
-/// The longest subdomain, in bytes.
+/// The maximum length of a subdomain, in bytes.
 const LONGEST_SUBDOMAIN: usize = 253;
 
 const WHY_NO_KEY: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must \
@@ -11,7 +12,7 @@ const WHY_NO_KEY: &str = "must consist of alphanumeric characters, '-', '_' or '
                           'my.name',  or '123-abc', regex used for validation is \
                           '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
-/// Returns what is wrong with the key of a label, such as `example.com/name`.
+/// Returns the errors in the key of a label, such as `example.com/name`.
 pub(crate) fn label_key_errors(key: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let parts: Vec<_> = key.split('/').collect();
@@ -44,7 +45,7 @@ pub(crate) fn label_key_errors(key: &str) -> Vec<String> {
     errors
 }
 
-/// Returns what is wrong with the value of a label.
+/// Returns the errors in the value of a label.
 pub(crate) fn label_value_errors(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > LONGEST_LABEL {
@@ -60,7 +61,7 @@ pub(crate) fn label_value_errors(value: &str) -> Vec<String> {
     errors
 }
 
-/// Returns what is wrong with a key of a ConfigMap or a Secret.
+/// Returns the errors in a key of a ConfigMap or a Secret.
 pub(super) fn config_key_errors(key: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if key.len() > LONGEST_SUBDOMAIN {
@@ -80,7 +81,7 @@ pub(super) fn config_key_errors(key: &str) -> Vec<String> {
     errors
 }
 
-/// Returns what is wrong with a name that is part of a path.
+/// Returns the errors in a name that must be a segment of a path.
 pub(super) fn segment_errors(name: &str) -> Vec<String> {
     if name == "." || name == ".." {
         return vec![format!("may not be '{name}'")];
@@ -89,7 +90,7 @@ pub(super) fn segment_errors(name: &str) -> Vec<String> {
     contained.map(|part| format!("may not contain '{part}'")).collect()
 }
 
-/// Returns what is wrong with a name such as `my.name`.
+/// Returns the errors in a name that must be a subdomain, such as `my.name`.
 pub(super) fn subdomain_errors(name: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if name.len() > LONGEST_SUBDOMAIN {
@@ -105,7 +106,7 @@ pub(super) fn subdomain_errors(name: &str) -> Vec<String> {
     errors
 }
 
-/// Returns what is wrong with a name without dots.
+/// Returns the errors in a name that must be a DNS label, which contains no dots.
 pub(super) fn dns_label_errors(name: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if name.len() > LONGEST_LABEL {

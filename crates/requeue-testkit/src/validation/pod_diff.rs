@@ -1,14 +1,16 @@
-//! The difference between two pods, as the API server shows it: a unified diff of Go's structs.
+//! Computes the difference between two pods as the API server prints it: a unified diff of the
+//! Go structs.
 
 use std::fmt::Write;
 use std::ops::Range;
 
 use serde_json::{Value, json};
 
-/// Unchanged lines around each change.
+/// The number of unchanged lines that are shown before and after each change.
 const CONTEXT: usize = 3;
 
-/// A field of Go's `PodSpec`: its name in Go, its name in JSON, and its value if it is not set.
+/// A field of the struct `PodSpec` in Go: its name in Go, its name in JSON, and the text for a
+/// field that is not set.
 type Field = (&'static str, &'static str, &'static str);
 
 const SPEC: [Field; 43] = [
@@ -123,7 +125,8 @@ const SECURITY: [Field; 13] = [
     ("SELinuxChangePolicy", "seLinuxChangePolicy", "null"),
 ];
 
-/// Returns the difference of two specs. Parts that this module does not know are shown as JSON.
+/// Returns the difference between two specs. Fields with types that this module does not know
+/// are printed as JSON.
 pub(super) fn diff(old: &Value, new: &Value) -> String {
     let (old, new) = (lines(old), lines(new));
     let mut text = String::new();
@@ -183,7 +186,8 @@ fn write_field(name: &str, value: &Value, unset: &str, depth: usize, text: &mut 
         _ => None,
     };
     match (value, inner) {
-        // The resources of a container are no pointer.
+        // In Go, the resources of a container are a struct and not a pointer, so they are
+        // printed even if they are not set.
         (Value::Null, Some(inner)) if name == "Resources" && depth > 1 => {
             write_struct(&json!({}), inner, depth, text);
         }
@@ -215,10 +219,11 @@ fn write_json(value: &Value, depth: usize, text: &mut String) {
     }
 }
 
-/// Equal and changed ranges of both lists of lines.
+/// Two corresponding ranges of lines, in the old and in the new text.
 type Block = (Range<usize>, Range<usize>);
 
-/// Returns the changes with their context, in groups of neighbours.
+/// Returns the changes with the unchanged lines around them. Changes that are close together
+/// form one group.
 fn groups(old: &[String], new: &[String]) -> Vec<Vec<Block>> {
     let mut matches = Vec::new();
     find_matches(old, new, &(0..old.len(), 0..new.len()), &mut matches);
@@ -255,7 +260,8 @@ fn groups(old: &[String], new: &[String]) -> Vec<Vec<Block>> {
     groups
 }
 
-/// Finds the longest equal ranges, as Python's `difflib` does: the first of the longest, and then on both of its sides.
+/// Finds the equal ranges of lines like `difflib` of Python: first the longest one, and then
+/// those before and after it.
 fn find_matches(old: &[String], new: &[String], within: &Block, matches: &mut Vec<Block>) {
     let mut longest = (within.0.start, within.1.start, 0);
     for at_old in within.0.clone() {

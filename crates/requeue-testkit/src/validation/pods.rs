@@ -1,4 +1,4 @@
-//! The checks of pods, and of the pods in templates.
+//! Validates pods, and the pods in templates.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,10 @@ use super::names::{label_key_errors, label_value_errors};
 use super::pod_diff;
 use crate::status::FieldError;
 
-/// The longest time limit of a pod, in seconds.
+/// The maximum value of the field `activeDeadlineSeconds` of a pod.
 const LONGEST_LIMIT: i64 = i32::MAX as i64;
 
-/// Checks the spec of a pod, or of a template.
+/// Checks the spec of a pod, or of a pod in a template.
 pub(super) fn check_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     check_containers(spec, &format!("{path}.containers"), errors);
     check_tolerations(&spec["tolerations"], &format!("{path}.tolerations"), errors);
@@ -105,7 +105,7 @@ fn check_tolerations(tolerations: &Value, path: &str, errors: &mut Vec<FieldErro
     }
 }
 
-/// Checks a pod, and that an update changes little more than its images.
+/// Checks a pod. An update may change only its images and a few other fields.
 pub(super) fn check_pod(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     check_spec(spec, "spec", errors);
@@ -136,7 +136,8 @@ pub(super) fn check_pod(object: &Value, old: Option<&Value>, errors: &mut Vec<Fi
     }
 }
 
-/// Returns why a pod may not have another time limit. It may be set or lowered.
+/// Returns the reason why a change of a pod's time limit is refused. The limit can be
+/// set and lowered, but not raised or removed.
 fn deadline_error(new: &Value, old: &Value) -> Option<&'static str> {
     match (new.as_i64(), old.as_i64()) {
         (Some(new), _) if !(0..=LONGEST_LIMIT).contains(&new) => {
@@ -148,7 +149,8 @@ fn deadline_error(new: &Value, old: &Value) -> Option<&'static str> {
     }
 }
 
-/// Refuses to remove or change tolerations, apart from their time.
+/// Adds errors for tolerations that an update removes or changes. Only their time may
+/// change.
 fn check_kept_tolerations(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     let without_time = |toleration: &Value| {
         let mut toleration = toleration.clone();
@@ -167,7 +169,7 @@ fn check_kept_tolerations(new: &Value, old: &Value, errors: &mut Vec<FieldError>
     }
 }
 
-/// Refuses new scheduling gates.
+/// Adds errors for scheduling gates that an update adds. It may only remove them.
 fn check_gates(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let old = list(old);
@@ -178,7 +180,7 @@ fn check_gates(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Refuses changes of the fields that no update of a pod may change.
+/// Adds errors for changes of fields that no update of a pod may change.
 fn check_fixed_fields(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     let mut new = new.clone();
     for list in ["containers", "initContainers"] {
@@ -210,7 +212,8 @@ fn check_fixed_fields(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks the fields that an update may extend until the pod is scheduled, and then sets them to their old values.
+/// Checks the fields that an update may extend before the pod is scheduled. Then sets
+/// these fields to their old values, so that the later comparison ignores them.
 fn check_gated(new: &mut Value, old: &Value, errors: &mut Vec<FieldError>) {
     let labels = |spec: &Value| spec["nodeSelector"].as_object().cloned().unwrap_or_default();
     let (new_labels, old_labels) = (labels(new), labels(old));
