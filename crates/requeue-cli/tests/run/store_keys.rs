@@ -119,6 +119,19 @@ fn a_key_is_explained() {
     assert!(code == Some(0) && text.ends_with("; its schedule is paused"), "{text}");
 }
 
+/// A key may look like an option. Then the printed command must not be one for all keys.
+#[test]
+fn the_printed_command_revives_only_this_key() {
+    let dir = directory("store_explain_option");
+    add(&dir, &["other", "--", "--all"]);
+    work(&dir, &["--retries", "0", "-c", "exit 3"]);
+    let text = call(&dir, "why", &["--", "--all"]).text();
+    let command = "to run it again: requeue revive --store URL -- --all";
+    assert!(text.lines().next().is_some_and(|line| line.ends_with(command)), "{text}");
+    assert_eq!(call(&dir, "revive", &["--", "--all"]).code(), Some(0));
+    assert_eq!(status(&dir), [1, 0, 0, 1]);
+}
+
 #[test]
 fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
     let dir = directory("store_attempts");

@@ -318,11 +318,25 @@ fn longer_ranges_and_held_keys_come_from_the_store() {
     page.wait_for(&format!("{} === 'group acme, paused by ann|1'", cells("waits", 2)));
     page.screenshot("paused-group");
 
-    let parked = runtime.block_on(operator.snapshot(State::Parked, None, 1)).expect("listed");
-    let parked = parked[0].key.to_string();
+    runtime.block_on(async {
+        operator.add_all(["--all", "two\nlines"]).await.expect("added");
+        for _ in 0..2 {
+            let item = operator.get().await.expect("the queue is open");
+            item.give_up("no such address: 18").await.expect("the lease is held");
+        }
+    });
+    let revival = text("#key-revival");
+    for (key, word) in [("--all", "-- --all"), ("two%0Alines", "KEY")] {
+        page.open(&format!("{url}?key={key}"));
+        let command = format!("requeue revive --store URL --queue orders {word}");
+        page.wait_for(&format!("{revival}.endsWith('{command}')"));
+    }
+    let parked = runtime.block_on(operator.snapshot(State::Parked, None, 3)).expect("listed");
+    let mut parked = parked.iter().map(|entry| entry.key.to_string());
+    let parked = parked.find(|key| key.starts_with("acme/")).expect("it is parked");
     page.open(&format!("{url}?key={parked}"));
     let command = format!("requeue revive --store URL --queue orders {parked}");
-    page.wait_for(&format!("{}.includes('{command}')", text("#key-revival")));
+    page.wait_for(&format!("{revival}.includes('{command}')"));
     page.wait_for(&format!("{}.includes('it runs again only if it is revived')", text("#key-why")));
     page.screenshot("parked-key");
     assert_eq!(page.complaints(), [""; 0]);
