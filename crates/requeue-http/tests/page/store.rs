@@ -22,10 +22,7 @@ fn numbers_that_are_old_are_shown_with_their_age() {
         store.queue("mail").open().await.expect("the queue opens")
     });
     runtime.block_on(queue.add("a")).expect("added");
-    let site = Site::of_store(queue).build();
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-    let url = format!("http://{}/", listener.local_addr().expect("an address"));
-    runtime.spawn(async move { site.serve(listener).await });
+    let url = serve(&runtime, Site::of_store(queue).build());
     let test = "numbers_that_are_old_are_shown_with_their_age";
     let Some(page) = browser(test, &url) else { return };
     page.wait_for(&format!("{} === '1'", count("ready")));
@@ -60,7 +57,10 @@ pub(crate) async fn open_file(dir: &Path) -> Store {
 /// Serves the queue with a token, and returns the address.
 fn serve_admin(runtime: &Runtime, queue: Queue) -> String {
     let site = Site::of_store(queue).admin(AccessToken::new(TOKEN).expect("it is long enough"));
-    let site = site.build();
+    serve(runtime, site.build())
+}
+
+fn serve(runtime: &Runtime, site: Site) -> String {
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     runtime.spawn(async move { site.serve(listener).await });
@@ -331,6 +331,13 @@ fn longer_ranges_and_held_keys_come_from_the_store() {
         let command = format!("requeue revive --store URL --queue orders {word}");
         page.wait_for(&format!("{revival}.endsWith('{command}')"));
     }
+    page.wait_for(&format!(
+        "{revival}.startsWith('To run it again: Unlock actions, then Revive on this page, or ')"
+    ));
+    // A site without a token has no actions.
+    let read_only = serve(&runtime, Site::of_store(operator.clone()).build());
+    page.open(&format!("{read_only}?key=--all"));
+    page.wait_for(&format!("{revival}.startsWith('To run it again: requeue revive ')"));
     let parked = runtime.block_on(operator.snapshot(State::Parked, None, 3)).expect("listed");
     let mut parked = parked.iter().map(|entry| entry.key.to_string());
     let parked = parked.find(|key| key.starts_with("acme/")).expect("it is parked");
