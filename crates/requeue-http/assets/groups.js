@@ -22,6 +22,11 @@ export class Groups extends List {
     this.held = answer.held;
   }
 
+  fail() {
+    // Old numbers of held keys would hide a late key.
+    this.held = null;
+  }
+
   idOf(group) {
     return group.name;
   }

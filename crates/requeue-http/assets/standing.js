@@ -157,7 +157,7 @@ function oldest({ now, status, rate, at_rate: atRate, oldest_ready: age, target 
   if (now.ready === 0) return ["no key ready"];
   if (age === null) return ["oldest ready ", unknown(NO_TIMES)];
   const keys = Object.values(held ?? {}).reduce((sum, wait) => sum + wait.keys, 0);
-  if (keys >= now.ready) return ["each ready key is held back by its group"];
+  if (age === 0 && keys >= now.ready) return ["each ready key is held back by its group"];
   const cause = status === "paused" ? "the queue is paused" : atRate ? `the rate is ${limit(rate)}` : "";
   const isLate = target !== null && age > target && cause === "";
   const beside = cause ? `: ${cause}` : target === null ? "" : isLate ? `, over the target of ${duration(target)}` : `, target ${duration(target)}`;
