@@ -100,7 +100,12 @@ fn a_key_is_explained() {
         text.starts_with("bad: parked for ") && text.contains("exit status: 3; since 2"),
         "{text}"
     );
-    assert!(text.contains("; it runs again only after a revive, or an add that revives it: exit status: 3"), "{text}");
+    assert!(
+        text.contains(
+            "; it runs again only after a revive, or an add that revives it: exit status: 3"
+        ),
+        "{text}"
+    );
     assert!(text.ends_with("Z; to run it again: requeue revive --store URL bad"), "{text}");
     let (code, text) = explain("no\nkey");
     assert_eq!(code, Some(1));

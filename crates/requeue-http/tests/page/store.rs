@@ -1,10 +1,11 @@
 //! The dashboard of a queue in a store.
 
 use std::path::Path;
+use std::time::Duration;
 
 use requeue_http::{AccessToken, Site};
 use requeue_servers::Redis;
-use requeue_store::{ActionRecord, Queue, Rate, Schedule, State, Store};
+use requeue_store::{ActionRecord, Queue, Rate, Schedule, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -317,34 +318,65 @@ fn longer_ranges_and_held_keys_come_from_the_store() {
     });
     page.wait_for(&format!("{} === 'group acme, paused by ann|1'", cells("waits", 2)));
     page.screenshot("paused-group");
+    assert_eq!(page.complaints(), [""; 0]);
+}
 
-    runtime.block_on(async {
-        operator.add_all(["--all", "two\nlines"]).await.expect("added");
-        for _ in 0..2 {
-            let item = operator.get().await.expect("the queue is open");
-            item.give_up("no such address: 18").await.expect("the lease is held");
+#[test]
+fn the_page_of_a_parked_key_tells_how_to_run_it_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
+    let queue = runtime.block_on(async {
+        let queue = open_file(dir.path()).await.queue("orders").open().await.expect("it opens");
+        for key in ["a", "--all", "two\nlines"] {
+            queue.add(key).await.expect("added");
+            let item = queue.get().await.expect("the queue is open");
+            item.give_up("no such address: 17").await.expect("the lease is held");
         }
+        queue
     });
-    let revival = text("#key-revival");
-    for (key, word) in [("--all", "-- --all"), ("two%0Alines", "KEY")] {
+    // A site without a token has no actions.
+    let read_only = serve(&runtime, Site::of_store(queue.clone()).build());
+    let url = serve_admin(&runtime, queue);
+    let test = "the_page_of_a_parked_key_tells_how_to_run_it_again";
+    let Some(page) = browser(test, &url) else { return };
+    let shows = |ways: &str| format!("{}.includes('{ways}')", text("#key-revival"));
+    for (key, word) in [("a", "a"), ("--all", "-- --all"), ("two%0Alines", "KEY")] {
         page.open(&format!("{url}?key={key}"));
         let command = format!("requeue revive --store URL --queue orders {word}");
-        page.wait_for(&format!("{revival}.endsWith('{command}')"));
+        let ways = format!("Unlock actions, then Revive on this page, or {command}");
+        page.wait_for(&format!("{}.endsWith('{ways}')", text("#key-revival")));
     }
-    page.wait_for(&format!(
-        "{revival}.startsWith('To run it again: Unlock actions, then Revive on this page, or ')"
-    ));
-    // A site without a token has no actions.
-    let read_only = serve(&runtime, Site::of_store(operator.clone()).build());
-    page.open(&format!("{read_only}?key=--all"));
-    page.wait_for(&format!("{revival}.startsWith('To run it again: requeue revive ')"));
-    let parked = runtime.block_on(operator.snapshot(State::Parked, None, 3)).expect("listed");
-    let mut parked = parked.iter().map(|entry| entry.key.to_string());
-    let parked = parked.find(|key| key.starts_with("acme/")).expect("it is parked");
-    page.open(&format!("{url}?key={parked}"));
-    let command = format!("requeue revive --store URL --queue orders {parked}");
-    page.wait_for(&format!("{revival}.includes('{command}')"));
-    page.wait_for(&format!("{}.includes('it runs again only after a revive, or an add that revives it')", text("#key-why")));
+    let why = "it runs again only after a revive, or an add that revives it";
+    page.wait_for(&format!("{}.includes('{why}')", text("#key-why")));
     page.screenshot("parked-key");
+    unlock(&page, TOKEN);
+    page.wait_for(&shows("again: Revive on this page, or requeue"));
+    page.open(&format!("{read_only}?key=a"));
+    page.wait_for(&shows("again: requeue revive --store"));
+    assert_eq!(page.complaints(), [""; 0]);
+}
+
+/// With this many groups, the store does not leave out held keys from the age of the oldest ready key.
+#[test]
+fn an_age_that_may_be_that_of_a_held_key_is_not_late() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
+    let queue = runtime.block_on(async {
+        let store = open_file(dir.path()).await;
+        let queue = store.queue("orders").group_by("^[^/]*").open().await.expect("it opens");
+        queue.group("0").pause().await.expect("paused");
+        queue.add_all((0..1001).map(|n| format!("{n}/1"))).await.expect("added");
+        queue
+    });
+    let site = Site::of_store(queue).target(Duration::from_nanos(1)).build();
+    let url = serve(&runtime, site);
+    let test = "an_age_that_may_be_that_of_a_held_key_is_not_late";
+    let Some(page) = browser(test, &url) else { return };
+    page.wait_for(&format!("{}.includes(': its group may hold it back')", text("#facts")));
+    assert_eq!(page.eval("document.querySelectorAll('#facts a.late').length"), json!(0));
+    let rest = "worker1,000– known for all ready keys only";
+    page.wait_for(&format!("{}.includes('{rest}')", text("#waits")));
     assert_eq!(page.complaints(), [""; 0]);
 }
