@@ -58,7 +58,7 @@ function takeSummary(summary) {
   charts.update(samples, summary.times);
   admin.update(summary.status);
   keyPage.queue = summary.queue;
-  standing.update(summary, failures.list, groups.held, actions.list);
+  standing.update(summary, failures.list, groups, actions.list);
 }
 
 function showCounts(now) {

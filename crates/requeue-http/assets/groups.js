@@ -7,12 +7,17 @@ import { List, Row } from "./list.js";
 const $ = (selector) => document.querySelector(selector);
 const COLUMNS = ["ready", "waiting", "running", "limit", "rate", "weight", "oldest"].map((column) => [column, "amount"]);
 
+/** A store that has this many groups does not leave out held keys from the age of the oldest ready key. */
+const MANY = 1000;
+
 export class Groups extends List {
   /** @param admin The actions of the page. It stores the token, and sends the actions. */
   constructor(admin) {
     super("groups", "group", "oldest", "desc", ["name"]);
     this.admin = admin;
     this.held = null;
+    /** True if the oldest ready key of the summary can be one that its group holds back. */
+    this.mayHoldOldest = false;
     this.section.hidden = !this.exist;
     $("#group-limit form").addEventListener("submit", (event) => this.setLimit(event));
   }
@@ -20,6 +25,13 @@ export class Groups extends List {
   show(answer) {
     super.show(answer);
     this.held = answer.held;
+    this.mayHoldOldest = answer.looked_at >= MANY && heldKeys(this.held) > 0;
+  }
+
+  fail() {
+    // Old numbers of held keys would hide a late key.
+    this.held = null;
+    this.mayHoldOldest = false;
   }
 
   idOf(group) {
@@ -66,6 +78,11 @@ export class Groups extends List {
     this.admin.say(`The limit of the group ${namedGroup(this.changed)} is ${value}.`);
     this.refresh();
   }
+}
+
+/** Returns the number of ready keys that groups hold back. */
+export function heldKeys(held) {
+  return Object.values(held ?? {}).reduce((sum, wait) => sum + wait.keys, 0);
 }
 
 /** Formats the name of a group. The empty name stands for the keys without a group. */

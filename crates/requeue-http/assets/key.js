@@ -122,12 +122,18 @@ export class KeyPage {
 
 /** Returns a sentence on how to revive a parked key: with an action of the page, or, in a store, with a command. */
 function revival(queue, { key, key_base64: base64 }) {
-  const ways = "To run it again: Revive on this page";
+  const { activity, admin } = document.body.dataset;
+  const revive = admin === "locked" ? "Unlock actions, then Revive on this page, or " : "Revive on this page, or ";
+  const ways = `To run it again: ${admin === "none" ? "" : revive}`;
   const isPlain = /^[\w./:@%+,=-]+$/;
-  if (document.body.dataset.activity !== "1" || !queue) return `${ways}, or add it`;
+  if (activity !== "1" || !queue) return `${ways}add it`;
   const word = (text) => (isPlain.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
   const isText = base64 && btoa(String.fromCharCode(...new TextEncoder().encode(key))) === base64;
-  return `${ways}, or requeue revive --store URL --queue ${word(queue)} ${isText ? word(key) : "KEY"}`;
+  // The page does not show control characters, line separators and repeated spaces as they are.
+  const isShown = isText && !/[\p{C}\p{Zl}\p{Zp}]| {2}/u.test(key);
+  // A key that begins with `-` would be an option: the key `--all` would revive all keys.
+  const end = key.startsWith("-") ? "-- " : "";
+  return `${ways}requeue revive --store URL --queue ${word(queue)} ${end}${isShown ? word(key) : "KEY"}`;
 }
 
 function rowsOfRun(run, index) {

@@ -4,7 +4,7 @@
 import { naming } from "./api.js";
 import { Lines, make, setText, unknown } from "./dom.js";
 import { amount, duration, limit } from "./format.js";
-import { namedGroup } from "./groups.js";
+import { heldKeys, namedGroup } from "./groups.js";
 import { address } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
@@ -46,13 +46,13 @@ export class Standing {
     this.show();
   }
 
-  /** Shows a summary. `failures`, `held` and `actions` are null if they were not read. */
-  update(summary, failures, held, actions) {
-    Object.assign(this, { summary, held, news: performance.now() });
+  /** Shows a summary. `failures`, `actions` and the held keys of `groups` are null if they were not read. */
+  update(summary, failures, groups, actions) {
+    Object.assign(this, { summary, groups, news: performance.now() });
     this.show();
     this.showFacts();
     this.showLongest();
-    const waits = waitsOf(summary, failures, held, actions);
+    const waits = waitsOf(summary, failures, groups, actions);
     this.waits.show(waits);
     $("#waits").classList.toggle("empty", waits.length === 0);
   }
@@ -99,7 +99,7 @@ export class Standing {
       const inMemory = "the program does not tell the page its workers";
       facts.push([unknown(document.body.dataset.activity === "1" ? NO_HOUR : inMemory), " workers alive"]);
     }
-    facts.push(oldest(this.summary, this.held));
+    facts.push(oldest(this.summary, this.groups));
     if (rate) facts.push([`rate ${limit(rate)}`]);
     if (hour || document.body.dataset.activity !== "1") {
       const [runs, failures, lost] = hour ? [hour.runs, hour.failures, hour.given_up] : [now.runs, now.failures, givenUp];
@@ -156,13 +156,13 @@ function givenUpOf(lost, parked) {
 
 /** Returns the age of the oldest ready key that need not wait for its group, and the target. The age is late only if no
  * pause and no rate explains it. */
-function oldest({ now, status, rate, at_rate: atRate, oldest_ready: age, target }, held) {
+function oldest({ now, status, rate, at_rate: atRate, oldest_ready: age, target }, { held, mayHoldOldest }) {
   if (now.counts_age === null) return ["oldest ready ", unknown("the keys are not counted yet")];
   if (now.ready === 0) return ["no key ready"];
   if (age === null) return ["oldest ready ", unknown(NO_TIMES)];
-  const keys = Object.values(held ?? {}).reduce((sum, wait) => sum + wait.keys, 0);
-  if (keys >= now.ready) return ["each ready key is held back by its group"];
-  const cause = status === "paused" ? "the queue is paused" : atRate ? `the rate is ${limit(rate)}` : "";
+  if (age === 0 && heldKeys(held) >= now.ready) return ["each ready key is held back by its group"];
+  const group = mayHoldOldest ? "its group may hold it back" : "";
+  const cause = status === "paused" ? "the queue is paused" : atRate ? `the rate is ${limit(rate)}` : group;
   const isLate = target !== null && age > target && cause === "";
   const beside = cause ? `: ${cause}` : target === null ? "" : isLate ? `, over the target of ${duration(target)}` : `, target ${duration(target)}`;
   const href = address({ state: "ready", sort: "age", order: "desc" });
@@ -185,7 +185,7 @@ function pausedGroups(wait, actions) {
 }
 
 /** Returns a line for each cause of the waits of pending keys. */
-function waitsOf({ now, status, at_rate: atRate, rate, times, oldest_ready: oldest }, failures, held, actions) {
+function waitsOf({ now, status, at_rate: atRate, rate, times, oldest_ready: oldest }, failures, { held, mayHoldOldest }, actions) {
   const noTime = { reason: "the queue does not record since when a key waits" };
   const age = (time) => (time === null || time === undefined ? { reason: NO_TIMES } : { text: duration(time) });
   const ready = address({ state: "ready", sort: "age", order: "desc" });
@@ -206,7 +206,8 @@ function waitsOf({ now, status, at_rate: atRate, rate, times, oldest_ready: olde
       causes.push([cause(wait), wait.keys, age(wait.oldest), ready]);
       rest -= wait.keys;
     }
-    causes.push([atRate ? `rate ${limit(rate)}` : "worker", Math.max(0, rest), age(first), ready]);
+    const others = mayHoldOldest ? { reason: "known for all ready keys only" } : age(first);
+    causes.push([atRate ? `rate ${limit(rate)}` : "worker", Math.max(0, rest), others, ready]);
   }
   // In a queue in a store, the number of waiting keys includes the keys that back off.
   const backingOff = now.backing_off ?? (failures && !failures.cut ? failures.waiting : null);

@@ -102,13 +102,9 @@ pub(crate) trait Source: Send + Sync {
     fn has_rate(&self) -> bool {
         false
     }
-    /// Returns the limit on the rate of starts, as of the last read of the state.
-    fn rate(&self) -> Option<StartRate> {
+    /// Returns the last rate that was read, and true if it permitted no start at that time.
+    fn rate(&self) -> Option<(StartRate, bool)> {
         None
-    }
-    /// Returns true if the rate permitted no start at the last read of the state.
-    fn at_rate(&self) -> bool {
-        false
     }
     async fn set_rate(&self, _: Option<StartRate>) -> Result<(), Problem> {
         let error = "this queue has no rate that can be changed; only a queue in a store has one";

@@ -171,6 +171,7 @@ impl SiteState {
             gauges.keeps_times.then(|| seconds(read(&gauges.process.times)))
         };
         let (hour, workers) = self.source.recent_activity().unzip();
+        let (rate, at_rate) = self.source.rate().unzip();
         let status = self.status();
         let pause = self.source.last_pause().filter(|_| status == Status::Paused);
         let paused_for = pause.as_ref().map(|pause| pause.ago);
@@ -188,8 +189,8 @@ impl SiteState {
             started: self.started,
             now: Sample::new(&gauges, self.samples.last_minute(&gauges)),
             rates: self.samples.rates(),
-            rate: self.source.rate(),
-            at_rate: self.source.at_rate(),
+            rate,
+            at_rate: at_rate.unwrap_or_default(),
             given_up: gauges.process.given_up,
             panics: gauges.process.panics,
             times: gauges.keeps_times,

@@ -695,12 +695,10 @@ impl Source for Stored {
         true
     }
 
-    fn rate(&self) -> Option<StartRate> {
-        self.seen.lock().state.rate.map(StartRate::from)
-    }
-
-    fn at_rate(&self) -> bool {
-        self.seen.lock().state.is_at_rate
+    fn rate(&self) -> Option<(StartRate, bool)> {
+        // A change of the rate between two locks would give a queue that is at no rate.
+        let seen = self.seen.lock();
+        seen.state.rate.map(|rate| (rate.into(), seen.state.is_at_rate))
     }
 
     async fn set_rate(&self, rate: Option<StartRate>) -> Result<(), Problem> {

@@ -129,7 +129,8 @@
 //! use requeue_store::State;
 //!
 //! for entry in queue.snapshot(State::Parked, None, 100).await? {
-//!     // a-17: parked for 3.2s, after a failure; it runs again only if it is revived: no such address
+//!     // a-17: parked for 3.2s, after a failure; it runs again only after a revive, or an add that revives it:
+//!     // no such address
 //!     println!("{}", entry.explain());
 //! }
 //! assert!(queue.revive("a-17").await?);

@@ -109,7 +109,8 @@ pub(super) fn status_text(counts: &StateCounts, pause: &Pause) -> String {
         text.push('\n');
     }
     text += &format!("{}{ready}", name(State::Ready));
-    if ready > 0 {
+    // A server answers zero if groups hold back all ready keys.
+    if ready > 0 && !oldest_ready.is_zero() {
         text += &format!(", the oldest for {}", duration::shown(oldest_ready));
     }
     text += &format!("\n{}{waiting}", name(State::Waiting));
@@ -367,6 +368,16 @@ mod tests {
             ),
         ] {
             assert_eq!(times.append_to("a: why", now), format!("a: why{text}"), "{times:?}");
+        }
+    }
+
+    #[test]
+    fn the_age_of_held_keys_is_not_shown_as_zero() {
+        let mut counts = StateCounts::default();
+        counts.ready = 40;
+        for (age, line) in [(0, "ready       40"), (3, "ready       40, the oldest for 3.0s")] {
+            counts.oldest_ready = Duration::from_secs(age);
+            assert_eq!(status_text(&counts, &Pause::None).lines().next(), Some(line));
         }
     }
 }

@@ -70,8 +70,10 @@ fn revival(flags: &WhyFlags, key: &[u8]) -> String {
     let from = if flags.server.server.is_some() { "--server" } else { "--store" };
     let queue = flags.place.queue.as_deref();
     let queue = queue.map(|queue| format!(" --queue {}", quote_word(queue.as_ref())));
+    // A key that begins with `-` would be an option: the key `--all` would revive all keys.
+    let end = if key.starts_with(b"-") { "-- " } else { "" };
     let key = quote_word(OsStr::from_bytes(key));
-    format!("requeue revive {from} URL{} {key}", queue.unwrap_or_default())
+    format!("requeue revive {from} URL{} {end}{key}", queue.unwrap_or_default())
 }
 
 async fn ask_server(

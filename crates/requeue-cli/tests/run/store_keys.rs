@@ -100,7 +100,12 @@ fn a_key_is_explained() {
         text.starts_with("bad: parked for ") && text.contains("exit status: 3; since 2"),
         "{text}"
     );
-    assert!(text.contains("; it runs again only if it is revived: exit status: 3"), "{text}");
+    assert!(
+        text.contains(
+            "; it runs again only after a revive, or an add that revives it: exit status: 3"
+        ),
+        "{text}"
+    );
     assert!(text.ends_with("Z; to run it again: requeue revive --store URL bad"), "{text}");
     let (code, text) = explain("no\nkey");
     assert_eq!(code, Some(1));
@@ -117,6 +122,19 @@ fn a_key_is_explained() {
     assert_eq!(schedule(&dir, &["pause", "late"]).code(), Some(0));
     let (code, text) = explain("late");
     assert!(code == Some(0) && text.ends_with("; its schedule is paused"), "{text}");
+}
+
+/// A key may look like an option. Then the printed command must not be one for all keys.
+#[test]
+fn the_printed_command_revives_only_this_key() {
+    let dir = directory("store_explain_option");
+    add(&dir, &["other", "--", "--all"]);
+    work(&dir, &["--retries", "0", "-c", "exit 3"]);
+    let text = call(&dir, "why", &["--", "--all"]).text();
+    let command = "to run it again: requeue revive --store URL -- --all";
+    assert!(text.lines().next().is_some_and(|line| line.ends_with(command)), "{text}");
+    assert_eq!(call(&dir, "revive", &["--", "--all"]).code(), Some(0));
+    assert_eq!(status(&dir), [1, 0, 0, 1]);
 }
 
 #[test]

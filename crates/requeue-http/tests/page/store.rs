@@ -1,10 +1,11 @@
 //! The dashboard of a queue in a store.
 
 use std::path::Path;
+use std::time::Duration;
 
 use requeue_http::{AccessToken, Site};
 use requeue_servers::Redis;
-use requeue_store::{ActionRecord, Queue, Rate, Schedule, State, Store};
+use requeue_store::{ActionRecord, Queue, Rate, Schedule, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -22,10 +23,7 @@ fn numbers_that_are_old_are_shown_with_their_age() {
         store.queue("mail").open().await.expect("the queue opens")
     });
     runtime.block_on(queue.add("a")).expect("added");
-    let site = Site::of_store(queue).build();
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-    let url = format!("http://{}/", listener.local_addr().expect("an address"));
-    runtime.spawn(async move { site.serve(listener).await });
+    let url = serve(&runtime, Site::of_store(queue).build());
     let test = "numbers_that_are_old_are_shown_with_their_age";
     let Some(page) = browser(test, &url) else { return };
     page.wait_for(&format!("{} === '1'", count("ready")));
@@ -60,7 +58,10 @@ pub(crate) async fn open_file(dir: &Path) -> Store {
 /// Serves the queue with a token, and returns the address.
 fn serve_admin(runtime: &Runtime, queue: Queue) -> String {
     let site = Site::of_store(queue).admin(AccessToken::new(TOKEN).expect("it is long enough"));
-    let site = site.build();
+    serve(runtime, site.build())
+}
+
+fn serve(runtime: &Runtime, site: Site) -> String {
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     runtime.spawn(async move { site.serve(listener).await });
@@ -317,13 +318,65 @@ fn longer_ranges_and_held_keys_come_from_the_store() {
     });
     page.wait_for(&format!("{} === 'group acme, paused by ann|1'", cells("waits", 2)));
     page.screenshot("paused-group");
+    assert_eq!(page.complaints(), [""; 0]);
+}
 
-    let parked = runtime.block_on(operator.snapshot(State::Parked, None, 1)).expect("listed");
-    let parked = parked[0].key.to_string();
-    page.open(&format!("{url}?key={parked}"));
-    let command = format!("requeue revive --store URL --queue orders {parked}");
-    page.wait_for(&format!("{}.includes('{command}')", text("#key-revival")));
-    page.wait_for(&format!("{}.includes('it runs again only if it is revived')", text("#key-why")));
+#[test]
+fn the_page_of_a_parked_key_tells_how_to_run_it_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
+    let queue = runtime.block_on(async {
+        let queue = open_file(dir.path()).await.queue("orders").open().await.expect("it opens");
+        for key in ["a", "--all", "two\nlines"] {
+            queue.add(key).await.expect("added");
+            let item = queue.get().await.expect("the queue is open");
+            item.give_up("no such address: 17").await.expect("the lease is held");
+        }
+        queue
+    });
+    // A site without a token has no actions.
+    let read_only = serve(&runtime, Site::of_store(queue.clone()).build());
+    let url = serve_admin(&runtime, queue);
+    let test = "the_page_of_a_parked_key_tells_how_to_run_it_again";
+    let Some(page) = browser(test, &url) else { return };
+    let shows = |ways: &str| format!("{}.includes('{ways}')", text("#key-revival"));
+    for (key, word) in [("a", "a"), ("--all", "-- --all"), ("two%0Alines", "KEY")] {
+        page.open(&format!("{url}?key={key}"));
+        let command = format!("requeue revive --store URL --queue orders {word}");
+        let ways = format!("Unlock actions, then Revive on this page, or {command}");
+        page.wait_for(&format!("{}.endsWith('{ways}')", text("#key-revival")));
+    }
+    let why = "it runs again only after a revive, or an add that revives it";
+    page.wait_for(&format!("{}.includes('{why}')", text("#key-why")));
     page.screenshot("parked-key");
+    unlock(&page, TOKEN);
+    page.wait_for(&shows("again: Revive on this page, or requeue"));
+    page.open(&format!("{read_only}?key=a"));
+    page.wait_for(&shows("again: requeue revive --store"));
+    assert_eq!(page.complaints(), [""; 0]);
+}
+
+/// With this many groups, the store does not leave out held keys from the age of the oldest ready key.
+#[test]
+fn an_age_that_may_be_that_of_a_held_key_is_not_late() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let _inside = runtime.enter();
+    let queue = runtime.block_on(async {
+        let store = open_file(dir.path()).await;
+        let queue = store.queue("orders").group_by("^[^/]*").open().await.expect("it opens");
+        queue.group("0").pause().await.expect("paused");
+        queue.add_all((0..1001).map(|n| format!("{n}/1"))).await.expect("added");
+        queue
+    });
+    let site = Site::of_store(queue).target(Duration::from_nanos(1)).build();
+    let url = serve(&runtime, site);
+    let test = "an_age_that_may_be_that_of_a_held_key_is_not_late";
+    let Some(page) = browser(test, &url) else { return };
+    page.wait_for(&format!("{}.includes(': its group may hold it back')", text("#facts")));
+    assert_eq!(page.eval("document.querySelectorAll('#facts a.late').length"), json!(0));
+    let rest = "worker1,000– known for all ready keys only";
+    page.wait_for(&format!("{}.includes('{rest}')", text("#waits")));
     assert_eq!(page.complaints(), [""; 0]);
 }

@@ -235,7 +235,8 @@ async fn it_says_where_a_key_stands() {
     get(&queue).await.give_up("no such thing").await.expect("the lease is held");
     assert_eq!(
         explained("a").await,
-        "a: parked for 0.0ns, after a failure; it runs again only if it is revived: no such thing"
+        "a: parked for 0.0ns, after a failure; it runs again only after a revive, or an add that \
+         revives it: no such thing"
     );
 }
 

@@ -412,7 +412,8 @@ impl Entry {
         match (self.state, self.due) {
             (State::Parked, _) => {
                 format!(
-                    "{key}: parked for {since}{failed}; it runs again only if it is revived{why}"
+                    "{key}: parked for {since}{failed}; it runs again only after a revive, or an add \
+                     that revives it{why}"
                 )
             }
             (State::Damaged, _) => {
