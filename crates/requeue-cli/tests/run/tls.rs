@@ -121,6 +121,44 @@ fn a_client_of_a_server_without_tls_learns_so() {
     server.end();
 }
 
+/// Logs must not contain a private key, even if its file is damaged.
+#[test]
+fn no_part_of_a_key_is_printed() {
+    let dir = directory("tls_secret");
+    write_certificate(&dir);
+    add(&dir, &["k"]);
+    let key = fs::read_to_string(dir.join("server.key")).expect("it was written");
+    let body = key.lines().nth(1).expect("a line of the key");
+    let joined = key.replacen("-----\n", "----- ", 1);
+    let encrypted = key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+    let damaged = key.replace(body, &format!("{body}!"));
+    for (file, text) in [
+        ("line.pem", key.replace('\n', " ")),
+        ("joined.pem", joined),
+        ("damaged.pem", damaged),
+        ("encrypted.pem", encrypted),
+    ] {
+        fs::write(dir.join(file), text).expect("the directory is writable");
+        let as_certificate = &["0", "--tls-cert", file, "--tls-key", "server.key"];
+        let as_key = &["0", "--tls-cert", "server.crt", "--tls-key", file];
+        let as_authority = &["--server", "https://localhost:1", "--server-ca", file];
+        for (subcommand, args, why) in [
+            ("serve", &as_certificate[..], "the file has no certificate; pass one in PEM"),
+            ("serve", as_key, "the file has no unencrypted private key in PEM"),
+            ("keys", as_authority, "the file has no certificate; pass one in PEM"),
+        ] {
+            let ended = call(&dir, subcommand, args);
+            assert_eq!(ended.code(), Some(2), "{args:?}: {}", ended.stderr);
+            assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
+            // Errors may show bytes as text or as numbers.
+            let bytes = format!("{:?}", &body.as_bytes()[..8]);
+            for part in [&body[..8], bytes.trim_matches(['[', ']'])] {
+                assert!(!ended.stderr.contains(part), "{args:?}: {}", ended.stderr);
+            }
+        }
+    }
+}
+
 #[test]
 fn files_that_are_no_certificate_and_its_key_are_refused() {
     let dir = directory("tls_files");
