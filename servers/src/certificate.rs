@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 
 use crate::keeper::write;
 
@@ -15,6 +15,13 @@ pub fn write_certificate(dir: &Path) {
 pub fn write_expired_certificate(dir: &Path) {
     let mut params = localhost();
     (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+    write_signed(dir, &params);
+}
+
+/// Writes a certificate of an authority, and its key. `openssl req -x509` makes such certificates.
+pub fn write_certificate_of_authority(dir: &Path) {
+    let mut params = localhost();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     write_signed(dir, &params);
 }
 

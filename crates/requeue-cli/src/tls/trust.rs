@@ -94,6 +94,15 @@ pub(crate) fn hint_for(error: &io::Error) -> Option<&'static str> {
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => "; use a name of the certificate in the URL",
+        // The verifier has no public type for this case. `openssl req -x509` makes such certificates by default.
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "; the certificate is that of an authority: make that of the server with basicConstraints=CA:FALSE"
+        }
+        rustls::Error::InvalidCertificate(_) => {
+            "; replace the certificate of the server, or pass that of its authority as --server-ca FILE"
+        }
         rustls::Error::InvalidMessage(_) => "; the server may have no TLS: use http://",
         _ => "",
     })

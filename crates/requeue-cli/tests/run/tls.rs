@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use requeue_servers::{write_certificate, write_expired_certificate};
+use requeue_servers::{
+    write_certificate, write_certificate_of_authority, write_expired_certificate,
+};
 use rustix::process::Signal;
 
 use crate::store::{add, call, requeue};
@@ -94,16 +96,22 @@ fn a_renewed_certificate_is_used_without_a_restart() {
 }
 
 #[test]
-fn an_expired_certificate_is_refused() {
-    let dir = directory("tls_expired");
-    write_expired_certificate(&dir);
+fn a_certificate_that_no_client_accepts_is_refused_with_the_remedy() {
+    let dir = directory("tls_unacceptable");
     add(&dir, &["k"]);
-    let (server, port) = serve(&dir);
-    let ended = keys(&dir, &format!("https://localhost:{port}"), &["--server-ca", "server.crt"]);
-    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-    assert!(ended.stderr.contains("renew the certificate of the server"), "{}", ended.stderr);
-    server.signal(Signal::TERM);
-    server.end();
+    for (write, why) in [
+        (write_expired_certificate as fn(&Path), "renew the certificate of the server"),
+        (write_certificate_of_authority, "with basicConstraints=CA:FALSE"),
+    ] {
+        write(&dir);
+        let (server, port) = serve(&dir);
+        let url = format!("https://localhost:{port}");
+        let ended = keys(&dir, &url, &["--server-ca", "server.crt"]);
+        assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+        server.signal(Signal::TERM);
+        server.end();
+    }
 }
 
 #[test]
