@@ -129,6 +129,27 @@ fn a_client_of_a_server_without_tls_learns_so() {
     server.end();
 }
 
+/// A repetition would not help, so `--wait` ends.
+#[test]
+fn a_client_without_tls_of_a_server_with_tls_learns_so() {
+    let dir = directory("tls_plain_client");
+    write_certificate(&dir);
+    add(&dir, &["k"]);
+    let (server, port) = serve(&dir);
+    let url = format!("http://127.0.0.1:{port}");
+    for args in [
+        &["keys", "--server", &url][..],
+        &["work", "--wait", "--server", &url, "--until-empty", "echo"],
+    ] {
+        let ended = end(&mut client(&dir, args), "");
+        assert_eq!(ended.code(), Some(125), "{args:?}: {}", ended.stderr);
+        let why = "the server may have TLS: use https://";
+        assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
+    }
+    server.signal(Signal::TERM);
+    server.end();
+}
+
 /// Logs must not contain a private key, even if its file is damaged.
 #[test]
 fn no_part_of_a_key_is_printed() {
