@@ -11,6 +11,11 @@ pub fn write_certificate(dir: &Path) {
     write_signed(dir, &localhost());
 }
 
+/// Writes a certificate for these names, and its key.
+pub fn write_certificate_for(dir: &Path, names: &[&str]) {
+    write_signed(dir, &params_for(names));
+}
+
 /// Writes a certificate that has expired, and its key.
 pub fn write_expired_certificate(dir: &Path) {
     let mut params = localhost();
@@ -26,7 +31,12 @@ pub fn write_certificate_of_authority(dir: &Path) {
 }
 
 fn localhost() -> CertificateParams {
-    CertificateParams::new(["localhost".to_owned()]).unwrap_or_else(|err| panic!("a name: {err}"))
+    params_for(&["localhost"])
+}
+
+fn params_for(names: &[&str]) -> CertificateParams {
+    let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+    CertificateParams::new(names).unwrap_or_else(|err| panic!("a name: {err}"))
 }
 
 fn write_signed(dir: &Path, params: &CertificateParams) {

@@ -13,7 +13,8 @@ mod proxy;
 mod redis;
 
 pub use crate::certificate::{
-    write_certificate, write_certificate_of_authority, write_expired_certificate,
+    write_certificate, write_certificate_for, write_certificate_of_authority,
+    write_expired_certificate,
 };
 pub use crate::collector::Collector;
 pub use crate::exposition::check_metrics;

@@ -300,7 +300,8 @@ impl<K> Builder<K> {
 
     /// Allows requests for any host.
     ///
-    /// Use this only behind a proxy that authenticates. Otherwise, scripts of other sites can read the responses.
+    /// Use this only behind a proxy that authenticates, or with TLS, because browsers then compare the name with the
+    /// certificate. Otherwise, scripts of other sites can read the responses.
     pub fn any_host(mut self) -> Self {
         self.settings.hosts.any = true;
         self

@@ -193,8 +193,9 @@ pub(crate) fn check_origin(allowed: &Hosts, request: &Request) -> Result<(), Pro
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
     // Browsers always send a host, so a request without a host is allowed.
     if let Some(host) = hosts.find(|host| !allowed.is_allowed(host)) {
-        let error =
-            format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
+        let error = format!(
+            "host {host:?} is not allowed; use localhost, or allow it (Builder::host, --tls-cert)"
+        );
         return Err(Problem::new(StatusCode::FORBIDDEN, error));
     }
     if is_foreign(request) {

@@ -1,13 +1,20 @@
 //! Dashboards with TLS, and `--server https://HOST`.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use requeue_servers::{
-    write_certificate, write_certificate_of_authority, write_expired_certificate,
+    write_certificate, write_certificate_for, write_certificate_of_authority,
+    write_expired_certificate,
 };
 use rustix::process::Signal;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use crate::store::{add, call, requeue};
 use crate::support::{Ended, Live, directory, end, until};
@@ -74,6 +81,40 @@ fn a_client_verifies_the_certificate_of_a_server() {
         let ended = keys(&dir, url, args);
         assert_ne!(ended.code(), Some(0), "{url} {args:?}");
         assert!(ended.stderr.contains(why), "{url} {args:?}: {}", ended.stderr);
+    }
+    server.signal(Signal::TERM);
+    server.end();
+}
+
+/// Returns the status line of the answer to a request to the host with this name.
+fn ask_as(dir: &Path, name: &'static str, port: &str) -> String {
+    let certificate = CertificateDer::from_pem_file(dir.join("server.crt"));
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.expect("it was written")).expect("it is a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.expect("it has versions").with_root_certificates(roots);
+    let host = name.try_into().expect("it is a name");
+    let mut tls = ClientConnection::new(Arc::new(config.with_no_client_auth()), host)
+        .expect("the settings are valid");
+    let mut tcp = TcpStream::connect(format!("127.0.0.1:{port}")).expect("the server listens");
+    let mut stream = BufReader::new(rustls::Stream::new(&mut tls, &mut tcp));
+    write!(stream.get_mut(), "GET /healthz HTTP/1.1\r\nHost: {name}:{port}\r\n\r\n")
+        .expect("the certificate fits");
+    let mut line = String::new();
+    stream.read_line(&mut line).expect("the server answers");
+    line
+}
+
+#[test]
+fn a_server_answers_under_all_names_of_its_certificate() {
+    let dir = directory("tls_names");
+    add(&dir, &["k"]);
+    write_certificate_for(&dir, &["queue.example.org", "*.queues.example.org"]);
+    let (server, port) = serve(&dir);
+    for name in ["queue.example.org", "mail.queues.example.org"] {
+        assert_eq!(ask_as(&dir, name, &port), "HTTP/1.1 200 OK\r\n", "{name}");
     }
     server.signal(Signal::TERM);
     server.end();
