@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use requeue_store::{ActionRecord, Key, Queue};
 
 use crate::args::store::NoteFlags;
+use crate::client::Server;
 use crate::exit::{Refusal, complain, error_chain};
 use crate::key::shown;
 use crate::output::summary::counted;
@@ -17,8 +18,8 @@ const MAX_NAME: usize = 90;
 /// The user who acts, and the reason.
 #[derive(Clone, Debug)]
 pub(super) struct Operator {
-    pub(super) by: String,
-    pub(super) note: String,
+    by: String,
+    note: String,
 }
 
 impl NoteFlags {
@@ -35,6 +36,11 @@ impl NoteFlags {
 }
 
 impl Operator {
+    /// Sends the user and the note with each change at this server.
+    pub(super) fn identify_to(&self, server: Server) -> Server {
+        server.acting_for(&self.by, &self.note)
+    }
+
     /// Records an action after it was done. A failure to record it does not undo the action.
     pub(super) async fn record(&self, queue: &Queue, action: &str, target: impl Into<String>) {
         let record = ActionRecord::new(action, &*self.by).target(target).note(&*self.note);
