@@ -12,7 +12,10 @@ mod postgres;
 mod proxy;
 mod redis;
 
-pub use crate::certificate::{write_certificate, write_expired_certificate};
+pub use crate::certificate::{
+    write_certificate, write_certificate_for, write_certificate_of_authority,
+    write_expired_certificate,
+};
 pub use crate::collector::Collector;
 pub use crate::exposition::check_metrics;
 pub use crate::local::{did_not_run, free_ports};

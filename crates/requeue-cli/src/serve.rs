@@ -203,7 +203,14 @@ impl Listener {
             Some(target) => site.target(target),
             None => site,
         };
-        let site = complete_site(site.title(title), self.registry, address, asked.as_deref());
+        let site = complete_site(site.title(title), self.registry);
+        // With TLS, clients check the name by the certificate. A site of another name has no certificate that fits, and
+        // a renewed certificate can have other names.
+        let site = match tls {
+            Some(_) => site.any_host(),
+            None => allow_hosts(site, address, asked.as_deref()),
+        };
+        let site = site.build();
         let served = site.clone();
         let (server, file, place) = match self.socket {
             Socket::Tcp { listener, .. } => {
@@ -310,18 +317,20 @@ pub(crate) fn all_queues_site(
         .hint("requeue add --store URL --queue {queue} KEY")
 }
 
-/// Completes the dashboard at this address. The address is `None` for a Unix socket. `asked` is the host that the user
-/// wrote in the flag.
-fn complete_site<K>(
-    mut site: Builder<K>,
-    registry: Registry,
-    address: Option<SocketAddr>,
-    asked: Option<&str>,
-) -> Site {
+/// Sets the metrics of the dashboard, and the limit of its connections.
+fn complete_site<K>(site: Builder<K>, registry: Registry) -> Builder<K> {
     // The connections get only a part of the file descriptors, because the commands need the others.
     let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
     let most = descriptors.map_or(64, |descriptors| (descriptors / 8).clamp(2, 64) as usize);
-    site = site.registry(Arc::new(registry)).max_connections(most);
+    site.registry(Arc::new(registry)).max_connections(most)
+}
+
+/// Allows the names of this machine. `address` is `None` for a Unix socket. `asked` is the host in the flag.
+fn allow_hosts<K>(
+    mut site: Builder<K>,
+    address: Option<SocketAddr>,
+    asked: Option<&str>,
+) -> Builder<K> {
     match address {
         Some(address) if address.ip().is_unspecified() => {
             // The site accepts requests to all addresses of this machine, and to its host name.
@@ -334,7 +343,7 @@ fn complete_site<K>(
     if let Some(host) = asked {
         site = site.host(host);
     }
-    site.build()
+    site
 }
 
 /// A dashboard that is served.

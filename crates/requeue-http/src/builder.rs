@@ -316,8 +316,8 @@ impl<K> Builder<K> {
 
     /// Allows requests whose `Host` header contains any name or address.
     ///
-    /// Use this method only behind a proxy that authenticates its clients. Otherwise, scripts of
-    /// other sites can read the responses.
+    /// Use this method only behind a proxy that authenticates its clients, or with TLS, because browsers then compare
+    /// the name with the certificate. Otherwise, scripts of other sites can read the responses.
     pub fn any_host(mut self) -> Self {
         self.settings.hosts.any = true;
         self

@@ -195,8 +195,9 @@ pub(crate) fn check_origin(allowed: &Hosts, request: &Request) -> Result<(), Pro
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
     // A request without a host is allowed, because it does not come from a browser.
     if let Some(host) = hosts.find(|host| !allowed.is_allowed(host)) {
-        let error =
-            format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
+        let error = format!(
+            "host {host:?} is not allowed; use localhost, or allow it (Builder::host, --tls-cert)"
+        );
         return Err(Problem::new(StatusCode::FORBIDDEN, error));
     }
     if is_foreign(request) {

@@ -446,10 +446,7 @@ impl Dashboard {
             None if self.page.serve_target.is_some() => {
                 Err(Refusal::usage("--serve-target requires --serve"))
             }
-            None if self.page.token_file.is_some() => {
-                Err(Refusal::usage("--token-file requires --serve-admin or --server"))
-            }
-            None => Ok(None),
+            None => self.page.refuse_unused_tokens().map(|()| None),
         }
     }
 }
@@ -492,8 +489,19 @@ pub(crate) struct PageFlags {
 }
 
 impl PageFlags {
+    /// Refuses tokens without a use. clap does not, because `work` also has `--server`, whose token they can be.
+    fn refuse_unused_tokens(&self) -> Result<(), Refusal> {
+        match &self.token_file {
+            Some(_) if !self.serve_admin => {
+                Err(Refusal::usage("--token-file requires --serve-admin or --server"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the settings of a dashboard at `address`.
     pub(crate) fn settings_at(&self, address: Address) -> Result<Serve, Refusal> {
+        self.refuse_unused_tokens()?;
         let tokens = self.serve_admin.then(|| read_tokens(self.token_file.as_deref()));
         let tokens = tokens.transpose()?.unwrap_or_default();
         let tls = match (&self.tls_cert, &self.tls_key) {

@@ -142,11 +142,18 @@ impl Connections {
                     // again.
                     Some(unsent) if !is_new => request = unsent,
                     unsent => {
+                        let error = error.into_error();
+                        let is_plain = matches!(connection.peer, Peer::Network(_));
+                        // The first answer of a server with TLS is an alert, which is not HTTP.
+                        if is_new && is_plain && error.is_parse() {
+                            let why = format!("{error}; the server may have TLS: use https://");
+                            return Err(Fault::refused(why));
+                        }
                         let kind = match unsent {
                             Some(_) => FaultKind::Unreachable,
                             None => FaultKind::NoAnswer,
                         };
-                        return Err(Fault::new(kind, error.into_error()));
+                        return Err(Fault::new(kind, error));
                     }
                 },
             }

@@ -32,7 +32,7 @@ impl Runner {
                 let site = store_site(queue).detail(move |key| of.slot_detail(key));
                 listener.serve(title, self.dress_site(site), output).await
             }
-            // For a queue on the server of another process, clap refuses the option that serves a dashboard.
+            // With the server of another process, `requeue work` refuses a dashboard, so no listener is bound.
             Some(Remote::Server(_)) | None => {
                 let site =
                     Site::builder(self.keys.queue.clone()).detail(move |key| of.key_detail(key));

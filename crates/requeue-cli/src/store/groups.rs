@@ -71,9 +71,7 @@ pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
     let operator = note.to_operator();
     block_on(async {
         match queue.server.open_server(queue.place.queue.as_deref())? {
-            Some(server) => {
-                change_by_server(&server.acting_for(&operator.by, &operator.note), change).await
-            }
+            Some(server) => change_by_server(&operator.identify_to(server), change).await,
             None => change_in_store(&queue.place.to_look_at().await?, &change, operator).await,
         }
     })

@@ -61,7 +61,7 @@ fn set_rate(
     block_on(async {
         match server.open_server(place.queue.as_deref())? {
             Some(server) => {
-                let server = server.acting_for(&operator.by, &operator.note);
+                let server = operator.identify_to(server);
                 by_server::set_rate(&server, rate).await?;
             }
             None => {
@@ -192,7 +192,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
         let done = if paused { "paused" } else { "resumed" };
         let name = match server.open_server(queue.as_deref())? {
             Some(server) => {
-                let server = server.acting_for(&operator.by, &operator.note);
+                let server = operator.identify_to(server);
                 by_server::set_paused(&server, paused).await?
             }
             None => {
@@ -306,8 +306,7 @@ pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
         if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
-            return by_server::revive(&server.acting_for(&operator.by, &operator.note), flags)
-                .await;
+            return by_server::revive(&operator.identify_to(server), flags).await;
         }
         let queue = flags.place.to_look_at().await?;
         if flags.all {
@@ -325,8 +324,7 @@ pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
         if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
-            return by_server::cancel(&server.acting_for(&operator.by, &operator.note), flags)
-                .await;
+            return by_server::cancel(&operator.identify_to(server), flags).await;
         }
         let queue = flags.place.to_look_at().await?;
         if flags.all {

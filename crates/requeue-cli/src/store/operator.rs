@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use requeue_store::{ActionRecord, Key, Queue};
 
 use crate::args::store::NoteFlags;
+use crate::client::Server;
 use crate::exit::{Refusal, complain, error_chain};
 use crate::key::shown;
 use crate::output::summary::counted;
@@ -18,8 +19,8 @@ const MAX_NAME: usize = 90;
 /// The user who performs an action, and the reason that the user gives.
 #[derive(Clone, Debug)]
 pub(super) struct Operator {
-    pub(super) by: String,
-    pub(super) note: String,
+    by: String,
+    note: String,
 }
 
 impl NoteFlags {
@@ -36,6 +37,11 @@ impl NoteFlags {
 }
 
 impl Operator {
+    /// Sends the user and the note with each change at this server.
+    pub(super) fn identify_to(&self, server: Server) -> Server {
+        server.acting_for(&self.by, &self.note)
+    }
+
     /// Records an action that has been done. If the record fails, the action is not undone, and the user gets a
     /// warning.
     pub(super) async fn record(&self, queue: &Queue, action: &str, target: impl Into<String>) {

@@ -50,7 +50,7 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             let spec = Some(cron.unwrap_or_else(|| format!("every {period:#}")));
             let priority = Some(priority.into());
             let change = ScheduleChange { spec, zone, priority, group, ..named(key.as_bytes()) };
-            let server = server.acting_for(&operator.by, &operator.note);
+            let server = operator.identify_to(server);
             change_by_server(&server, ScheduleAction::Add, &change).await?;
         } else {
             let schedule = schedule.priority(priority);
@@ -185,8 +185,7 @@ fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended
     block_on(async {
         let changed =
             if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
-                let (server, mut changed) =
-                    (server.acting_for(&operator.by, &operator.note), Vec::new());
+                let (server, mut changed) = (operator.identify_to(server), Vec::new());
                 for key in &flags.keys {
                     changed.push(change_by_server(&server, action, &named(key.as_bytes())).await?);
                 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use requeue_http::TlsListener;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -91,17 +91,31 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
+/// Reads all certificates of a file, of which there is at least one.
+pub(super) fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    const NONE: &str = "the file has no certificate; pass one in PEM";
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let certificates: Vec<_> = read.map_err(|error| without_bytes(error, NONE))?;
+    if certificates.is_empty() { Err(NONE.to_owned()) } else { Ok(certificates) }
+}
+
+/// Describes an error of a PEM file. If the file was read, the description is `otherwise`, because the text of the error
+/// contains bytes of the file, and the file may contain a private key.
+fn without_bytes(error: pem::Error, otherwise: &str) -> String {
+    match error {
+        pem::Error::Io(error) => error.to_string(),
+        _ => otherwise.to_owned(),
+    }
+}
+
 fn read_files([chain_file, key_file]: &[PathBuf; 2]) -> Result<CertifiedKey, String> {
     let name = |flag: &str, file: &Path| format!("{flag} {}", escaped(file.as_os_str().as_bytes()));
     let chain_name = name("--tls-cert", chain_file);
-    let chain = CertificateDer::pem_file_iter(chain_file).and_then(Iterator::collect);
-    let chain: Vec<_> = chain.map_err(|error| format!("{chain_name}: {error}"))?;
-    if chain.is_empty() {
-        return Err(format!("{chain_name}: the file has no certificate; pass one in PEM"));
-    }
+    let chain = read_certificates(chain_file).map_err(|why| format!("{chain_name}: {why}"))?;
     let key_name = name("--tls-key", key_file);
-    let key =
-        PrivateKeyDer::from_pem_file(key_file).map_err(|error| format!("{key_name}: {error}"))?;
+    let no_key = "the file has no unencrypted private key in PEM; pass one, as `openssl pkey -in FILE` prints it";
+    let key = PrivateKeyDer::from_pem_file(key_file)
+        .map_err(|error| format!("{key_name}: {}", without_bytes(error, no_key)))?;
     let key =
         ring::sign::any_supported_type(&key).map_err(|error| format!("{key_name}: {error}"))?;
     let certified = CertifiedKey::new(chain, key);

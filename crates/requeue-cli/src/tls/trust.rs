@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
 use tokio::net::TcpStream;
@@ -17,6 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::exit::Refusal;
 use crate::key::escaped;
+use crate::tls::certificate::read_certificates;
 
 pub(crate) fn trust_system() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -30,11 +30,8 @@ pub(crate) fn trust_system() -> Result<ClientConfig, rustls::Error> {
 
 pub(crate) fn trust_file(file: &Path) -> Result<ClientConfig, Box<dyn Error>> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file)? {
-        roots.add(certificate?)?;
-    }
-    if roots.is_empty() {
-        return Err("the file has no certificate".into());
+    for certificate in read_certificates(file)? {
+        roots.add(certificate)?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -97,6 +94,15 @@ pub(crate) fn hint_for(error: &io::Error) -> Option<&'static str> {
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => "; use a name of the certificate in the URL",
+        // The verifier has no public type for this case. `openssl req -x509` makes such certificates by default.
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            "; the certificate is that of an authority: make that of the server with basicConstraints=CA:FALSE"
+        }
+        rustls::Error::InvalidCertificate(_) => {
+            "; replace the certificate of the server, or pass that of its authority as --server-ca FILE"
+        }
         rustls::Error::InvalidMessage(_) => "; the server may have no TLS: use http://",
         _ => "",
     })

@@ -599,6 +599,20 @@ fn a_token_that_is_missing_or_weak_is_refused_before_anything_runs() {
     }
 }
 
+/// The file of `work` can be for `--serve-admin` or for `--server`, and is of no use without both.
+#[cfg(feature = "sqlite")]
+#[test]
+fn a_worker_refuses_tokens_without_a_use() {
+    let dir = directory("a_worker_refuses_tokens_without_a_use");
+    for args in [&["--serve", "0"][..], &[]] {
+        let args = [args, &["--create", "--token-file", "none", "echo"]].concat();
+        let ended = crate::store::call(&dir, "work", &args);
+        assert_eq!(ended.code(), Some(2), "{args:?}: {}", ended.stderr);
+        let why = "--token-file requires --serve-admin or --server";
+        assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
+    }
+}
+
 #[test]
 fn an_add_after_the_end_of_the_input_waits_for_no_further_adds() {
     for times in
