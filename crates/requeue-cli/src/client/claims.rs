@@ -383,23 +383,46 @@ impl Shared {
 
     // --- Leases ----------------------------------------------------------------------------------
 
-    /// Renews leases to the full duration. The tokens of leases that were lost are removed.
-    async fn renew(&self, leases: &[(Key, u64)]) -> Result<(), Fault> {
-        let lease = self.settings.lease;
-        let claims = leases.iter().map(|(key, token)| self.named_claim(key, *token));
+    /// Returns the claims of these leases, in parts that fit into one request each.
+    fn parts_of(&self, leases: impl IntoIterator<Item = (Key, u64)>) -> Vec<Vec<NamedClaim>> {
+        let claims = leases.into_iter().map(|(key, token)| self.named_claim(&key, token));
         let (mut parts, mut last) = (Vec::new(), Part::new());
         parts.extend(claims.filter_map(|claim| last.push_key(claim, MOST)));
         parts.push(last.take_keys());
-        for claims in parts {
-            let tokens: Vec<u64> =
-                claims.iter().filter_map(|claim| claim.token.parse().ok()).collect();
-            let renewals = Renewals { claims, lease: lease.as_secs_f64() };
-            let since = Instant::now();
-            let action = WorkAction::Renew.name();
-            let results = self.server.try_post_claims(action, &renewals, tokens.len()).await?;
-            self.note_renewed(&tokens, &results, since + lease);
-        }
+        parts.retain(|part| !part.is_empty());
+        parts
+    }
+
+    /// Renews the leases of a part to the full duration. Removes the leases that the server reports as lost.
+    async fn renew(&self, claims: &[NamedClaim]) -> Result<(), Fault> {
+        let lease = self.settings.lease;
+        let tokens: Vec<u64> = claims.iter().filter_map(|claim| claim.token.parse().ok()).collect();
+        let since = Instant::now();
+        // An answer is useful until the last of these leases has expired.
+        let last = {
+            let held = self.held.lock();
+            tokens.iter().filter_map(|token| held.get(token)).map(|held| held.deadline).max()
+        };
+        let Some(last) = last else { return Ok(()) };
+        let renewals = Renewals { claims: claims.to_vec(), lease: lease.as_secs_f64() };
+        let results =
+            self.server.try_post_claims(WorkAction::Renew.name(), &renewals, tokens.len());
+        let results = timeout_at(last.min(since + ANSWERING), results).await;
+        self.note_renewed(&tokens, &results.unwrap_or_else(|_| Err(late()))?, since + lease);
         Ok(())
+    }
+
+    /// Renews the leases of a part. Repeats a request that fails until `next`, when the next renewal begins.
+    async fn renew_patiently(self: Arc<Self>, claims: Vec<NamedClaim>, next: Instant) {
+        while let Err(fault) = self.renew(&claims).await {
+            self.note_failure(&fault.why);
+            let again = Instant::now() + Duration::from_secs(1);
+            if again >= next {
+                return;
+            }
+            sleep_until(again).await;
+        }
+        self.note_answer();
     }
 
     /// Removes the leases that have expired, and returns the others.
@@ -416,7 +439,8 @@ impl Shared {
             match result {
                 ClaimOutcome::Renewed | ClaimOutcome::Cancelled => {
                     if let Some(held) = all.get_mut(token) {
-                        held.deadline = deadline;
+                        // The answer to an earlier renewal may arrive later.
+                        held.deadline = held.deadline.max(deadline);
                         held.is_cancelled |= *result == ClaimOutcome::Cancelled;
                     }
                 }
@@ -481,12 +505,11 @@ impl Shared {
         // The claim has waited for keys, so it is unknown when their leases began.
         let soon = Instant::now() + *lease / 3;
         let leases = self.hold(claims, soon)?;
-        let tokens: Vec<_> = leases.iter().map(|lease| (lease.key.clone(), lease.token)).collect();
-        match timeout_at(soon, self.renew(&tokens)).await.unwrap_or_else(|_| Err(late())) {
-            Ok(()) => Ok(leases),
-            // The drop of the leases returns the keys.
-            Err(fault) => Err(fault),
+        for part in self.parts_of(leases.iter().map(|lease| (lease.key.clone(), lease.token))) {
+            // After a fault, the drop of the leases returns the keys.
+            self.renew(&part).await?;
         }
+        Ok(leases)
     }
 }
 
@@ -567,17 +590,13 @@ async fn keep_leases(shared: Arc<Shared>) {
             sleep(every).await;
             continue;
         }
-        let renewal = Instant::now() + every;
-        match timeout_at(renewal, shared.renew(&leases)).await.unwrap_or_else(|_| Err(late())) {
-            Ok(()) => {
-                shared.note_answer();
-                sleep_until(renewal).await;
-            }
-            Err(fault) => {
-                shared.note_failure(&fault.why);
-                sleep_until(renewal.min(Instant::now() + Duration::from_secs(1))).await;
-            }
+        let next = Instant::now() + every;
+        // A request that has no answer yet must delay neither the other parts nor the next renewal. A server may take
+        // longer than `every` to answer, and a broken connection may never answer.
+        for part in shared.parts_of(leases) {
+            tokio::spawn(Arc::clone(&shared).renew_patiently(part, next));
         }
+        sleep_until(next).await;
     }
 }
 
