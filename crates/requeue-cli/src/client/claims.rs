@@ -97,15 +97,25 @@ impl ServerQueue {
         self.shared.shut_down();
     }
 
-    /// Waits until the server has answered all endings, or their leases have expired.
+    /// Waits until no more keys arrive, and each claim has ended or its lease has expired. Call it after
+    /// [`shut_down`](Self::shut_down), when no run is left.
     pub(crate) async fn settled(&self) {
+        // The task that claims keys drops its receiver when it stops. Each key that arrived later was dropped before.
+        self.come.closed().await;
         loop {
             // The future receives notifications from this point, even before its first poll.
             let changed = self.shared.changed.notified();
-            if !self.shared.held.lock().values().any(|held| held.is_ending) {
-                return;
+            let now = Instant::now();
+            let last = {
+                let held = self.shared.held.lock();
+                let held = held.values().filter(|held| held.is_ending || held.deadline > now);
+                held.map(|held| held.deadline).max()
+            };
+            let Some(last) = last else { return };
+            tokio::select! {
+                () = changed => {}
+                () = sleep_until(last), if last > now => {}
             }
-            changed.await;
         }
     }
 
@@ -193,6 +203,7 @@ impl ServerLease {
             give_up: end.gives_up,
             ..shared.named_claim(&self.key, self.token)
         };
+        shared.begin_ending(self.token);
         let ended = tokio::spawn(shared.end_claim(self.token, action, claim)).await;
         ended.unwrap_or_else(|error| Err(error.to_string()))
     }
@@ -205,6 +216,7 @@ impl Drop for ServerLease {
             return;
         };
         let claim = shared.named_claim(&self.key, self.token);
+        shared.begin_ending(self.token);
         // The result is ignored, because a lost lease needs no release.
         runtime.spawn(shared.end_claim(self.token, WorkAction::Release, claim));
     }
@@ -325,6 +337,14 @@ impl Shared {
 
     // --- Endings ---------------------------------------------------------------------------------
 
+    /// Marks a claim whose end is about to be sent. The caller does this before it spawns the task that sends the end,
+    /// so that [`ServerQueue::settled`] waits for this task.
+    fn begin_ending(&self, token: u64) {
+        if let Some(held) = self.held.lock().get_mut(&token) {
+            held.is_ending = true;
+        }
+    }
+
     /// Ends a claim, and repeats the request until the server has answered or the lease has expired.
     async fn end_claim(
         self: Arc<Self>,
@@ -333,10 +353,6 @@ impl Shared {
         claim: NamedClaim,
     ) -> Result<bool, String> {
         let lost = || Err(error_chain(&CompleteError::Lost));
-        let is_held = self.held.lock().get_mut(&token).map(|held| held.is_ending = true).is_some();
-        if !is_held {
-            return lost();
-        }
         let _ending = Ending { shared: &self, token };
         let endings = Endings { claims: vec![claim] };
         let (mut pauses, mut is_unsure) = (pauses(), false);
