@@ -36,6 +36,8 @@ const WAIT_UNTIL_EMPTY: Duration = Duration::from_millis(500);
 const ANSWERING: Duration = Duration::from_secs(30);
 /// The longest time between two renewals. A worker learns of a cancelled run from a renewal.
 const RENEWAL: Duration = Duration::from_secs(5);
+/// The time for which a claim continues after the shutdown, because its answer may be on the way.
+const GRACE: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(2);
 /// The maximum number of keys in a request.
@@ -554,11 +556,8 @@ async fn serve_getters(
             }
             continue;
         }
-        let claimed = tokio::select! {
-            // Keys that have arrived are taken first, because a claim that is dropped leaves them to the server.
-            biased;
-            claimed = shared.claim(waiters.len()) => claimed,
-            _ = is_over.changed() => continue,
+        let Some(claimed) = finish_soon(shared.claim(waiters.len()), &mut is_over).await else {
+            return;
         };
         match claimed {
             Ok(leases) => {
@@ -590,6 +589,24 @@ async fn serve_getters(
                 }
             }
         }
+    }
+}
+
+/// Waits for a claim. Returns `None` if the claim has not ended within [`GRACE`] after the shutdown.
+async fn finish_soon<T>(
+    claim: impl Future<Output = T>,
+    is_over: &mut watch::Receiver<bool>,
+) -> Option<T> {
+    let late = async {
+        // An error means that the sender was dropped, which also is a shutdown.
+        let _ = is_over.wait_for(|&is_over| is_over).await;
+        sleep(GRACE).await;
+    };
+    tokio::select! {
+        // Keys that have arrived are taken first, because a claim that is dropped leaves them to the server.
+        biased;
+        claimed = claim => Some(claimed),
+        () = late => None,
     }
 }
 
@@ -687,6 +704,20 @@ mod tests {
         assert_eq!(outage.note_failure(begin + Duration::from_secs(59)), None);
         assert_eq!(outage.note_failure(begin + EVERY), Some("still "));
         assert_eq!(outage.note_answer(), Some(begin + Duration::from_secs(59)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_ends_soon_after_the_shutdown_is_not_dropped() {
+        let (end, mut is_over) = watch::channel(false);
+        let claim = async {
+            sleep(WAIT).await;
+            end.send_replace(true);
+            sleep(GRACE / 2).await;
+        };
+        assert_eq!(finish_soon(claim, &mut is_over).await, Some(()));
+        let begin = Instant::now();
+        assert_eq!(finish_soon(sleep(WAIT), &mut is_over).await, None);
+        assert_eq!(begin.elapsed(), GRACE);
     }
 
     #[test]
