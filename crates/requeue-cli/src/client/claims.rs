@@ -40,6 +40,8 @@ const RENEWAL: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(2);
+/// The number of consecutive attempts to reach a server before its queue in memory is considered lost.
+const ATTEMPTS: u32 = 6;
 /// The maximum number of keys in a request.
 const MOST: usize = 256;
 /// The maximum number of endings that are sent at the same time, because a server has few connections.
@@ -78,6 +80,7 @@ impl ServerQueue {
             changed: Notify::new(),
             is_over: watch::Sender::new(false),
             has_failed: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
             outage: Mutex::default(),
             requests: Semaphore::new(REQUESTS),
         });
@@ -121,7 +124,7 @@ impl ServerQueue {
         }
     }
 
-    /// Returns true if the server has refused a claim.
+    /// Returns true if the server has refused a claim, or its queue in memory was lost.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.has_failed.load(Ordering::Relaxed)
     }
@@ -237,6 +240,8 @@ struct Shared {
     /// True when no more keys are claimed.
     is_over: watch::Sender<bool>,
     has_failed: AtomicBool,
+    /// True if a lease has expired, or a request was sent and not answered, since the last answer to a claim.
+    is_cut_off: AtomicBool,
     outage: Mutex<Outage>,
     requests: Semaphore,
 }
@@ -313,7 +318,10 @@ impl Shared {
     // --- Outages ---------------------------------------------------------------------------------
 
     /// Reports that a request has failed and will be repeated.
-    fn note_failure(&self, why: &str) {
+    fn note_failure(&self, Fault { kind, why, .. }: &Fault) {
+        if *kind == FaultKind::NoAnswer {
+            self.note_cut_off();
+        }
         let begin = self.outage.lock().note_failure(Instant::now());
         if let Some(begin) = begin {
             tracing::warn!("{}", self.server.message_about(&format!("{begin}{why}; retrying")));
@@ -328,7 +336,36 @@ impl Shared {
         }
     }
 
-    /// Stops the claims, because the server would refuse the next one too.
+    fn note_cut_off(&self) {
+        // `Relaxed` suffices, because the flag guards no other data.
+        self.is_cut_off.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops the claims if a repetition of a claim is useless. Returns true if the claims were stopped. `attempts` is
+    /// the number of consecutive claims that did not reach the server.
+    fn stop_after(&self, fault: &Fault, attempts: u32) -> bool {
+        if fault.kind == FaultKind::Refused {
+            self.fail(&fault.why);
+            return true;
+        }
+        let can_end = self.is_in_memory && self.settings.until_empty;
+        if fault.kind != FaultKind::Unreachable || !can_end {
+            return false;
+        }
+        // A process does not exit by itself before the keys of its workers have ended and its claims are answered.
+        if !self.is_cut_off.load(Ordering::Relaxed) && self.held.lock().is_empty() {
+            let end = format!("{}; the queue in its memory has ended with the process", fault.why);
+            tracing::info!("{}", self.server.message_about(&end));
+            self.shut_down();
+            return true;
+        }
+        if attempts >= ATTEMPTS {
+            self.fail(&format!("{}; the queue in its memory may be lost", fault.why));
+        }
+        attempts >= ATTEMPTS
+    }
+
+    /// Stops the claims, because the next one would fail too.
     fn fail(&self, why: &str) {
         // `Relaxed` suffices, because the flag guards no other data.
         self.has_failed.store(true, Ordering::Relaxed);
@@ -360,6 +397,7 @@ impl Shared {
         let (mut pauses, mut is_unsure) = (pauses(), false);
         loop {
             let Some(Held { deadline, .. }) = self.state_of(token) else {
+                self.note_cut_off();
                 return match is_unsure {
                     true => Err(error_chain(&CompleteError::Unsure)),
                     false => lost(),
@@ -394,7 +432,7 @@ impl Shared {
             if fault.kind == FaultKind::Refused {
                 return Err(self.server.message_about(&fault.why));
             }
-            self.note_failure(&fault.why);
+            self.note_failure(&fault);
             sleep_until(deadline.min(Instant::now() + pauses(&fault))).await;
         }
     }
@@ -433,7 +471,7 @@ impl Shared {
     /// Renews the leases of a part. Repeats a request that fails until `next`, when the next renewal begins.
     async fn renew_patiently(self: Arc<Self>, claims: Vec<NamedClaim>, next: Instant) {
         while let Err(fault) = self.renew(&claims).await {
-            self.note_failure(&fault.why);
+            self.note_failure(&fault);
             let again = Instant::now() + Duration::from_secs(1);
             if again >= next {
                 return;
@@ -447,7 +485,11 @@ impl Shared {
     fn renewed_leases(&self) -> Vec<(Key, u64)> {
         let mut held = self.held.lock();
         // A lease that has expired cannot be renewed. Its end finds it missing.
+        let count = held.len();
         held.retain(|_, held| held.deadline > Instant::now());
+        if held.len() < count {
+            self.note_cut_off();
+        }
         held.iter().map(|(token, held)| (held.key.clone(), *token)).collect()
     }
 
@@ -514,6 +556,7 @@ impl Shared {
         let claimed = timeout(wait + ANSWERING, claimed).await;
         let ClaimList { claims, empty } = claimed.unwrap_or_else(|_| Err(late()))?;
         self.note_answer();
+        self.is_cut_off.store(false, Ordering::Relaxed);
         if empty {
             self.shut_down();
         }
@@ -538,7 +581,7 @@ async fn serve_getters(
 ) {
     let mut is_over = shared.is_over.subscribe();
     let mut waiters: VecDeque<oneshot::Sender<ServerLease>> = VecDeque::new();
-    let mut pauses_between = pauses();
+    let (mut pauses_between, mut attempts) = (pauses(), 0);
     while !*is_over.borrow_and_update() {
         // Other slots that are ready to run may share the claim.
         yield_now().await;
@@ -561,7 +604,7 @@ async fn serve_getters(
         };
         match claimed {
             Ok(leases) => {
-                pauses_between = pauses();
+                (pauses_between, attempts) = (pauses(), 0);
                 for mut lease in leases {
                     // A slot may have stopped to wait. A lease without a slot is dropped, which returns its key.
                     while let Some(waiter) = waiters.pop_front() {
@@ -572,17 +615,12 @@ async fn serve_getters(
                     }
                 }
             }
-            Err(fault) if fault.kind == FaultKind::Refused => shared.fail(&fault.why),
-            // A queue in memory cannot be served again.
-            Err(Fault { kind: FaultKind::Unreachable, why, .. })
-                if shared.is_in_memory && shared.settings.until_empty =>
-            {
-                let end = format!("{why}; the queue in its memory has ended with the process");
-                tracing::info!("{}", shared.server.message_about(&end));
-                shared.shut_down();
-            }
             Err(fault) => {
-                shared.note_failure(&fault.why);
+                attempts = if fault.kind == FaultKind::Unreachable { attempts + 1 } else { 0 };
+                if shared.stop_after(&fault, attempts) {
+                    return;
+                }
+                shared.note_failure(&fault);
                 tokio::select! {
                     () = sleep(pauses_between(&fault)) => {}
                     _ = is_over.changed() => {}

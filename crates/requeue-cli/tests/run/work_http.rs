@@ -289,15 +289,41 @@ fn the_first_signal_drains_a_worker_and_the_second_returns_its_keys() {
     stop(server);
 }
 
+/// Starts a run that keeps its keys in memory, and serves them at the socket `page`.
+fn run_in_memory(dir: &Path, script: &str) -> Live {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.args(["run", "--serve", "unix:page", "--serve-admin", "-j1"]).current_dir(dir);
+    command.args(["-c", script]).env("REQUEUE_TOKEN", TOKEN);
+    let mut run = Live::spawn(&mut command);
+    run.wait_for_message("dashboard: ");
+    run
+}
+
+#[test]
+fn a_worker_whose_server_dies_with_its_queue_in_memory_fails() {
+    let dir = directory("http_dead_memory");
+    let mut gate = Gate::new(&dir);
+    let mut run = run_in_memory(&dir, "echo own $1; read _ <gate");
+    run.send("a\n");
+    run.wait_for("own a");
+    run.send("b\n");
+    let args = ["--until-empty", "--lease", "5s", "-j1", "-c", "echo up; read _ <gate"];
+    let mut live = Live::spawn(&mut worker(&dir, &args));
+    live.wait_for("up");
+    run.signal(Signal::KILL);
+    run.end();
+    // The commands of both processes continue.
+    gate.open(2);
+    let ended = live.end();
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the queue in its memory may be lost"), "{}", ended.stderr);
+}
+
 #[test]
 fn a_worker_helps_a_run_that_keeps_its_keys_in_memory() {
     let dir = directory("http_memory");
     let mut gate = Gate::new(&dir);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
-    command.args(["run", "--serve", "unix:page", "--serve-admin", "-j1"]).current_dir(&dir);
-    command.args(["-c", "echo own $1; read _ <gate"]).env("REQUEUE_TOKEN", TOKEN);
-    let mut run = Live::spawn(&mut command);
-    run.wait_for_message("dashboard: ");
+    let mut run = run_in_memory(&dir, "echo own $1; read _ <gate");
     run.send("a\n");
     run.wait_for("own a");
     run.send("b\nc\n");
