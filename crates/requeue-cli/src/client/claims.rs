@@ -513,21 +513,16 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// Keeps claimed keys.
+    /// Keeps claimed keys. If one of them cannot be read, returns all others to the queue, and returns a fault.
     fn hold(
         self: &Arc<Self>,
         claims: Vec<ClaimedKey>,
         deadline: Instant,
     ) -> Result<Vec<ServerLease>, Fault> {
-        let wrong = || Fault::refused(WRONG_ANSWER);
-        let mut leases = Vec::with_capacity(claims.len());
+        let count = claims.len();
+        let mut leases = Vec::with_capacity(count);
         for claimed in claims {
-            let token = claimed.token.parse().map_err(|_| wrong())?;
-            let key: Key = match (&claimed.key, &claimed.key_base64) {
-                (Some(key), None) => key.as_bytes().into(),
-                (None, Some(base64)) => STANDARD.decode(base64).map_err(|_| wrong())?.into(),
-                _ => return Err(wrong()),
-            };
+            let Some((key, token)) = read_claim(&claimed) else { continue };
             let held = Held { key: key.clone(), deadline, is_cancelled: false, is_ending: false };
             self.held.lock().insert(token, held);
             let (shared, output) = (Some(Arc::clone(self)), String::new());
@@ -535,7 +530,8 @@ impl Shared {
         }
         // The task that renews leases sleeps while there is none.
         self.changed.notify_waiters();
-        Ok(leases)
+        // The drop of the leases returns their keys.
+        if leases.len() == count { Ok(leases) } else { Err(Fault::refused(WRONG_ANSWER)) }
     }
 
     // --- Claims ----------------------------------------------------------------------------------
@@ -669,6 +665,16 @@ async fn keep_leases(shared: Arc<Shared>) {
         }
         sleep_until(next).await;
     }
+}
+
+/// Returns the key and the fencing token of a claim, or `None` if they cannot be read.
+fn read_claim(claimed: &ClaimedKey) -> Option<(Key, u64)> {
+    let key: Key = match (&claimed.key, &claimed.key_base64) {
+        (Some(key), None) => key.as_bytes().into(),
+        (None, Some(base64)) => STANDARD.decode(base64).ok()?.into(),
+        _ => return None,
+    };
+    Some((key, claimed.token.parse().ok()?))
 }
 
 fn late() -> Fault {

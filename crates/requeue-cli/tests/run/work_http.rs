@@ -260,6 +260,30 @@ fn an_answer_that_takes_longer_than_the_time_between_two_renewals_is_used() {
 }
 
 #[test]
+fn a_claim_that_cannot_be_read_leaves_no_other_claim_in_flight() {
+    let dir = directory("http_unreadable_claim");
+    add(&dir, &["k"]);
+    let server = serve(&dir, &[]);
+    let url = proxy(&dir, |action, ask| {
+        let answer = ask();
+        match answer.split_once("\r\n\r\n{\"claims\":[{") {
+            Some((_, claims)) if action == "claim" => {
+                let unreadable =
+                    r#"{"key":"u","token":"u","attempt":1,"adds":1,"flags":0,"priority":0}"#;
+                success(&format!("{{\"claims\":[{unreadable},{{{claims}"))
+            }
+            _ => answer,
+        }
+    });
+    let ended = end(&mut worker_of(&dir, &url, &["-j1", "echo"]), "");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(125), ""), "{}", ended.stderr);
+    assert!(ended.stderr.contains("no more keys are taken"), "{}", ended.stderr);
+    // The key is ready again before the worker exits.
+    assert_eq!(status(&dir), [1, 0, 0, 0], "{}", ended.stderr);
+    stop(server);
+}
+
+#[test]
 fn the_first_signal_drains_a_worker_and_the_second_returns_its_keys() {
     let dir = directory("http_signals");
     let mut gate = Gate::new(&dir);
