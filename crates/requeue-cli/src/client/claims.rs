@@ -35,14 +35,21 @@ use crate::key::Key;
 /// `--until-empty`.
 const WAIT: Duration = Duration::from_secs(30);
 const WAIT_UNTIL_EMPTY: Duration = Duration::from_millis(500);
+/// The shortest time from a claim without keys to the next claim. A server of requeue takes at least as long for such an
+/// answer.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// The time limit for an answer. For a claim, the wait for keys is added.
 const ANSWERING: Duration = Duration::from_secs(30);
 /// The longest time between two renewals of a lease. It is short, because a worker learns from a renewal that a run
 /// was cancelled.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// The longest delay between two attempts of a request.
+/// The time for which a claim continues after the shutdown, because its answer may be on the way.
+const GRACE: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The maximum number of keys in one request.
+/// The number of consecutive attempts to reach a server before its queue in memory is considered lost.
+const ATTEMPTS: u32 = 6;
+/// The maximum number of keys in a request.
 const MOST: usize = 256;
 /// The maximum number of requests that report outcomes at the same time. It is low, because a server accepts few
 /// connections.
@@ -81,6 +88,7 @@ impl ServerQueue {
             changed: Notify::new(),
             is_over: watch::Sender::new(false),
             has_failed: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
             outage: Mutex::default(),
             requests: Semaphore::new(REQUESTS),
         });
@@ -102,19 +110,29 @@ impl ServerQueue {
         self.shared.shut_down();
     }
 
-    /// Waits until the server has recorded all outcomes that are being sent, or their leases have expired.
+    /// Waits until no more keys arrive, and each claim has ended or its lease has expired. Call it after
+    /// [`shut_down`](Self::shut_down), when no run is left.
     pub(crate) async fn settled(&self) {
+        // The task that claims keys drops its receiver when it stops. Each key that arrived later was dropped before.
+        self.come.closed().await;
         loop {
             // From its creation, this future receives notifications, even before its first poll.
             let changed = self.shared.changed.notified();
-            if !self.shared.held.lock().values().any(|held| held.is_ending) {
-                return;
+            let now = Instant::now();
+            let last = {
+                let held = self.shared.held.lock();
+                let held = held.values().filter(|held| held.is_ending || held.deadline > now);
+                held.map(|held| held.deadline).max()
+            };
+            let Some(last) = last else { return };
+            tokio::select! {
+                () = changed => {}
+                () = sleep_until(last), if last > now => {}
             }
-            changed.await;
         }
     }
 
-    /// Returns true if the server has refused a claim.
+    /// Returns true if the server has refused a claim, or its queue in memory was lost.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.has_failed.load(Ordering::Relaxed)
     }
@@ -199,6 +217,7 @@ impl ServerLease {
             give_up: end.gives_up,
             ..shared.named_claim(&self.key, self.token)
         };
+        shared.begin_ending(self.token);
         let ended = tokio::spawn(shared.end_claim(self.token, action, claim)).await;
         ended.unwrap_or_else(|error| Err(error.to_string()))
     }
@@ -211,7 +230,8 @@ impl Drop for ServerLease {
             return;
         };
         let claim = shared.named_claim(&self.key, self.token);
-        // The result is ignored. If the lease was lost, the key no longer needs a release.
+        shared.begin_ending(self.token);
+        // The result is ignored, because a lost lease needs no release.
         runtime.spawn(shared.end_claim(self.token, WorkAction::Release, claim));
     }
 }
@@ -229,6 +249,8 @@ struct Shared {
     /// True after the queue was shut down. After that, no more keys are claimed.
     is_over: watch::Sender<bool>,
     has_failed: AtomicBool,
+    /// True if a lease has expired, or a request was sent and not answered, since the last answer to a claim.
+    is_cut_off: AtomicBool,
     outage: Mutex<Outage>,
     requests: Semaphore,
 }
@@ -307,7 +329,10 @@ impl Shared {
     // --- Outages ---------------------------------------------------------------------------------
 
     /// Reports that a request has failed and will be repeated.
-    fn note_failure(&self, why: &str) {
+    fn note_failure(&self, Fault { kind, why, .. }: &Fault) {
+        if *kind == FaultKind::NoAnswer {
+            self.note_cut_off();
+        }
         let begin = self.outage.lock().note_failure(Instant::now());
         if let Some(begin) = begin {
             tracing::warn!("{}", self.server.message_about(&format!("{begin}{why}; retrying")));
@@ -322,7 +347,36 @@ impl Shared {
         }
     }
 
-    /// Stops the claims. The caller has found that the server would refuse each further claim.
+    fn note_cut_off(&self) {
+        // `Relaxed` suffices, because the flag guards no other data.
+        self.is_cut_off.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops the claims if a repetition of a claim is useless. Returns true if the claims were stopped. `attempts` is
+    /// the number of consecutive claims that did not reach the server.
+    fn stop_after(&self, fault: &Fault, attempts: u32) -> bool {
+        if fault.kind == FaultKind::Refused {
+            self.fail(&fault.why);
+            return true;
+        }
+        let can_end = self.is_in_memory && self.settings.until_empty;
+        if fault.kind != FaultKind::Unreachable || !can_end {
+            return false;
+        }
+        // A process does not exit by itself before the keys of its workers have ended and its claims are answered.
+        if !self.is_cut_off.load(Ordering::Relaxed) && self.held.lock().is_empty() {
+            let end = format!("{}; the queue in its memory has ended with the process", fault.why);
+            tracing::info!("{}", self.server.message_about(&end));
+            self.shut_down();
+            return true;
+        }
+        if attempts >= ATTEMPTS {
+            self.fail(&format!("{}; the queue in its memory may be lost", fault.why));
+        }
+        attempts >= ATTEMPTS
+    }
+
+    /// Stops the claims, because the next one would fail too.
     fn fail(&self, why: &str) {
         // No other data depends on the flag, so `Relaxed` is sufficient.
         self.has_failed.store(true, Ordering::Relaxed);
@@ -333,7 +387,15 @@ impl Shared {
 
     // --- Endings ---------------------------------------------------------------------------------
 
-    /// Sends the outcome of a run. Repeats the request until the server has answered or the lease has expired.
+    /// Marks a claim whose end is about to be sent. The caller does this before it spawns the task that sends the end,
+    /// so that [`ServerQueue::settled`] waits for this task.
+    fn begin_ending(&self, token: u64) {
+        if let Some(held) = self.held.lock().get_mut(&token) {
+            held.is_ending = true;
+        }
+    }
+
+    /// Ends a claim, and repeats the request until the server has answered or the lease has expired.
     async fn end_claim(
         self: Arc<Self>,
         token: u64,
@@ -341,15 +403,12 @@ impl Shared {
         claim: NamedClaim,
     ) -> Result<bool, String> {
         let lost = || Err(error_chain(&CompleteError::Lost));
-        let is_held = self.held.lock().get_mut(&token).map(|held| held.is_ending = true).is_some();
-        if !is_held {
-            return lost();
-        }
         let _ending = Ending { shared: &self, token };
         let endings = Endings { claims: vec![claim] };
         let (mut pauses, mut is_unsure) = (pauses(), false);
         loop {
             let Some(Held { deadline, .. }) = self.state_of(token) else {
+                self.note_cut_off();
                 return match is_unsure {
                     true => Err(error_chain(&CompleteError::Unsure)),
                     false => lost(),
@@ -384,38 +443,64 @@ impl Shared {
             if fault.kind == FaultKind::Refused {
                 return Err(self.server.message_about(&fault.why));
             }
-            self.note_failure(&fault.why);
+            self.note_failure(&fault);
             sleep_until(deadline.min(Instant::now() + pauses(&fault))).await;
         }
     }
 
     // --- Leases ----------------------------------------------------------------------------------
 
-    /// Renews the leases for the full duration. Removes the leases that the server reports as lost.
-    async fn renew(&self, leases: &[(Key, u64)]) -> Result<(), Fault> {
-        let lease = self.settings.lease;
-        let claims = leases.iter().map(|(key, token)| self.named_claim(key, *token));
+    /// Returns the claims of these leases, in parts that fit into one request each.
+    fn parts_of(&self, leases: impl IntoIterator<Item = (Key, u64)>) -> Vec<Vec<NamedClaim>> {
+        let claims = leases.into_iter().map(|(key, token)| self.named_claim(&key, token));
         let (mut parts, mut last) = (Vec::new(), Part::new());
         parts.extend(claims.filter_map(|claim| last.push_key(claim, MOST)));
         parts.push(last.take_keys());
-        for claims in parts {
-            let tokens: Vec<u64> =
-                claims.iter().filter_map(|claim| claim.token.parse().ok()).collect();
-            let renewals = Renewals { claims, lease: lease.as_secs_f64() };
-            let since = Instant::now();
-            let action = WorkAction::Renew.name();
-            let results = self.server.try_post_claims(action, &renewals, tokens.len()).await?;
-            self.note_renewed(&tokens, &results, since + lease);
-        }
+        parts.retain(|part| !part.is_empty());
+        parts
+    }
+
+    /// Renews the leases of a part to the full duration. Removes the leases that the server reports as lost.
+    async fn renew(&self, claims: &[NamedClaim]) -> Result<(), Fault> {
+        let lease = self.settings.lease;
+        let tokens: Vec<u64> = claims.iter().filter_map(|claim| claim.token.parse().ok()).collect();
+        let since = Instant::now();
+        // An answer is useful until the last of these leases has expired.
+        let last = {
+            let held = self.held.lock();
+            tokens.iter().filter_map(|token| held.get(token)).map(|held| held.deadline).max()
+        };
+        let Some(last) = last else { return Ok(()) };
+        let renewals = Renewals { claims: claims.to_vec(), lease: lease.as_secs_f64() };
+        let results =
+            self.server.try_post_claims(WorkAction::Renew.name(), &renewals, tokens.len());
+        let results = timeout_at(last.min(since + ANSWERING), results).await;
+        self.note_renewed(&tokens, &results.unwrap_or_else(|_| Err(late()))?, since + lease);
         Ok(())
+    }
+
+    /// Renews the leases of a part. Repeats a request that fails until `next`, when the next renewal begins.
+    async fn renew_patiently(self: Arc<Self>, claims: Vec<NamedClaim>, next: Instant) {
+        while let Err(fault) = self.renew(&claims).await {
+            self.note_failure(&fault);
+            let again = Instant::now() + Duration::from_secs(1);
+            if again >= next {
+                return;
+            }
+            sleep_until(again).await;
+        }
+        self.note_answer();
     }
 
     /// Removes the leases that have expired, and returns the others.
     fn renewed_leases(&self) -> Vec<(Key, u64)> {
         let mut held = self.held.lock();
-        // An expired lease cannot be renewed. When its run completes, the lease is missing from the table, and the run
-        // is treated as lost.
+        // A lease that has expired cannot be renewed. Its end finds it missing.
+        let count = held.len();
         held.retain(|_, held| held.deadline > Instant::now());
+        if held.len() < count {
+            self.note_cut_off();
+        }
         held.iter().map(|(token, held)| (held.key.clone(), *token)).collect()
     }
 
@@ -425,7 +510,8 @@ impl Shared {
             match result {
                 ClaimOutcome::Renewed | ClaimOutcome::Cancelled => {
                     if let Some(held) = all.get_mut(token) {
-                        held.deadline = deadline;
+                        // The answer to an earlier renewal may arrive later.
+                        held.deadline = held.deadline.max(deadline);
                         held.is_cancelled |= *result == ClaimOutcome::Cancelled;
                     }
                 }
@@ -438,21 +524,16 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// Adds claimed keys to the table of leases.
+    /// Keeps claimed keys. If one of them cannot be read, returns all others to the queue, and returns a fault.
     fn hold(
         self: &Arc<Self>,
         claims: Vec<ClaimedKey>,
         deadline: Instant,
     ) -> Result<Vec<ServerLease>, Fault> {
-        let wrong = || Fault::refused(WRONG_ANSWER);
-        let mut leases = Vec::with_capacity(claims.len());
+        let count = claims.len();
+        let mut leases = Vec::with_capacity(count);
         for claimed in claims {
-            let token = claimed.token.parse().map_err(|_| wrong())?;
-            let key: Key = match (&claimed.key, &claimed.key_base64) {
-                (Some(key), None) => key.as_bytes().into(),
-                (None, Some(base64)) => STANDARD.decode(base64).map_err(|_| wrong())?.into(),
-                _ => return Err(wrong()),
-            };
+            let Some((key, token)) = read_claim(&claimed) else { continue };
             let held = Held { key: key.clone(), deadline, is_cancelled: false, is_ending: false };
             self.held.lock().insert(token, held);
             let (shared, output) = (Some(Arc::clone(self)), String::new());
@@ -460,7 +541,8 @@ impl Shared {
         }
         // The task that renews leases waits for a notification while the table is empty.
         self.changed.notify_waiters();
-        Ok(leases)
+        // The drop of the leases returns their keys.
+        if leases.len() == count { Ok(leases) } else { Err(Fault::refused(WRONG_ANSWER)) }
     }
 
     // --- Claims ----------------------------------------------------------------------------------
@@ -481,8 +563,12 @@ impl Shared {
         let claimed = timeout(wait + ANSWERING, claimed).await;
         let ClaimList { claims, empty } = claimed.unwrap_or_else(|_| Err(late()))?;
         self.note_answer();
+        self.is_cut_off.store(false, Ordering::Relaxed);
         if empty {
             self.shut_down();
+        } else if claims.is_empty() {
+            // A proxy may answer sooner than the server would, and this process must not send claims in a busy loop.
+            sleep_until(since + LEAST_WAIT).await;
         }
         if since.elapsed() < *lease / 3 || claims.is_empty() {
             return self.hold(claims, since + *lease);
@@ -491,12 +577,11 @@ impl Shared {
         // renewed, which gives their leases a known start.
         let soon = Instant::now() + *lease / 3;
         let leases = self.hold(claims, soon)?;
-        let tokens: Vec<_> = leases.iter().map(|lease| (lease.key.clone(), lease.token)).collect();
-        match timeout_at(soon, self.renew(&tokens)).await.unwrap_or_else(|_| Err(late())) {
-            Ok(()) => Ok(leases),
-            // The drop of the leases releases the keys.
-            Err(fault) => Err(fault),
+        for part in self.parts_of(leases.iter().map(|lease| (lease.key.clone(), lease.token))) {
+            // After a fault, the drop of the leases returns the keys.
+            self.renew(&part).await?;
         }
+        Ok(leases)
     }
 }
 
@@ -507,7 +592,7 @@ async fn serve_getters(
 ) {
     let mut is_over = shared.is_over.subscribe();
     let mut waiters: VecDeque<oneshot::Sender<ServerLease>> = VecDeque::new();
-    let mut pauses_between = pauses();
+    let (mut pauses_between, mut attempts) = (pauses(), 0);
     while !*is_over.borrow_and_update() {
         // Other tasks run first, so that slots that are about to ask for a key share this claim.
         yield_now().await;
@@ -525,16 +610,12 @@ async fn serve_getters(
             }
             continue;
         }
-        let claimed = tokio::select! {
-            // The claim is polled first. If an answer with keys is dropped, the server keeps these keys in flight
-            // until their leases expire.
-            biased;
-            claimed = shared.claim(waiters.len()) => claimed,
-            _ = is_over.changed() => continue,
+        let Some(claimed) = finish_soon(shared.claim(waiters.len()), &mut is_over).await else {
+            return;
         };
         match claimed {
             Ok(leases) => {
-                pauses_between = pauses();
+                (pauses_between, attempts) = (pauses(), 0);
                 for mut lease in leases {
                     // A slot may have stopped waiting. The lease then goes to the next slot. A lease without a slot is
                     // dropped, which releases its key.
@@ -546,23 +627,36 @@ async fn serve_getters(
                     }
                 }
             }
-            Err(fault) if fault.kind == FaultKind::Refused => shared.fail(&fault.why),
-            // A queue in memory does not survive the server's process, so another attempt would not find it.
-            Err(Fault { kind: FaultKind::Unreachable, why, .. })
-                if shared.is_in_memory && shared.settings.until_empty =>
-            {
-                let end = format!("{why}; the queue in its memory has ended with the process");
-                tracing::info!("{}", shared.server.message_about(&end));
-                shared.shut_down();
-            }
             Err(fault) => {
-                shared.note_failure(&fault.why);
+                attempts = if fault.kind == FaultKind::Unreachable { attempts + 1 } else { 0 };
+                if shared.stop_after(&fault, attempts) {
+                    return;
+                }
+                shared.note_failure(&fault);
                 tokio::select! {
                     () = sleep(pauses_between(&fault)) => {}
                     _ = is_over.changed() => {}
                 }
             }
         }
+    }
+}
+
+/// Waits for a claim. Returns `None` if the claim has not ended within [`GRACE`] after the shutdown.
+async fn finish_soon<T>(
+    claim: impl Future<Output = T>,
+    is_over: &mut watch::Receiver<bool>,
+) -> Option<T> {
+    let late = async {
+        // An error means that the sender was dropped, which also is a shutdown.
+        let _ = is_over.wait_for(|&is_over| is_over).await;
+        sleep(GRACE).await;
+    };
+    tokio::select! {
+        // Keys that have arrived are taken first, because a claim that is dropped leaves them to the server.
+        biased;
+        claimed = claim => Some(claimed),
+        () = late => None,
     }
 }
 
@@ -580,18 +674,24 @@ async fn keep_leases(shared: Arc<Shared>) {
             sleep(every).await;
             continue;
         }
-        let renewal = Instant::now() + every;
-        match timeout_at(renewal, shared.renew(&leases)).await.unwrap_or_else(|_| Err(late())) {
-            Ok(()) => {
-                shared.note_answer();
-                sleep_until(renewal).await;
-            }
-            Err(fault) => {
-                shared.note_failure(&fault.why);
-                sleep_until(renewal.min(Instant::now() + Duration::from_secs(1))).await;
-            }
+        let next = Instant::now() + every;
+        // A request that has no answer yet must delay neither the other parts nor the next renewal. A server may take
+        // longer than `every` to answer, and a broken connection may never answer.
+        for part in shared.parts_of(leases) {
+            tokio::spawn(Arc::clone(&shared).renew_patiently(part, next));
         }
+        sleep_until(next).await;
     }
+}
+
+/// Returns the key and the fencing token of a claim, or `None` if they cannot be read.
+fn read_claim(claimed: &ClaimedKey) -> Option<(Key, u64)> {
+    let key: Key = match (&claimed.key, &claimed.key_base64) {
+        (Some(key), None) => key.as_bytes().into(),
+        (None, Some(base64)) => STANDARD.decode(base64).ok()?.into(),
+        _ => return None,
+    };
+    Some((key, claimed.token.parse().ok()?))
 }
 
 fn late() -> Fault {
@@ -667,6 +767,20 @@ mod tests {
         assert_eq!(outage.note_failure(begin + Duration::from_secs(59)), None);
         assert_eq!(outage.note_failure(begin + EVERY), Some("still "));
         assert_eq!(outage.note_answer(), Some(begin + Duration::from_secs(59)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_ends_soon_after_the_shutdown_is_not_dropped() {
+        let (end, mut is_over) = watch::channel(false);
+        let claim = async {
+            sleep(WAIT).await;
+            end.send_replace(true);
+            sleep(GRACE / 2).await;
+        };
+        assert_eq!(finish_soon(claim, &mut is_over).await, Some(()));
+        let begin = Instant::now();
+        assert_eq!(finish_soon(sleep(WAIT), &mut is_over).await, None);
+        assert_eq!(begin.elapsed(), GRACE);
     }
 
     #[test]

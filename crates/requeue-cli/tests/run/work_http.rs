@@ -2,10 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -33,6 +36,61 @@ fn worker_of(dir: &Path, server: &str, args: &[&str]) -> Command {
 
 fn worker(dir: &Path, args: &[&str]) -> Command {
     worker_of(dir, "unix:page", args)
+}
+
+/// Starts a proxy of the server in the directory, and returns its URL. `answer` returns the answer to a request. It
+/// receives the last part of the path, and a function that asks the server. An empty answer ends the connection.
+fn proxy(
+    dir: &Path,
+    answer: impl Fn(&str, &dyn Fn() -> String) -> String + Send + Sync + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (page, answer) = (dir.join("page"), Arc::new(answer));
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (page, answer) = (page.clone(), Arc::clone(&answer));
+            let mut client = client.expect("a client");
+            thread::spawn(move || {
+                while let Some(request) = read_message(&mut client) {
+                    let path = request.split(' ').nth(1).expect("a path");
+                    let ask = || {
+                        let mut server = UnixStream::connect(&page).expect("the server listens");
+                        server.write_all(request.as_bytes()).expect("the server reads");
+                        read_message(&mut server).unwrap_or_default()
+                    };
+                    let answer = answer(path.rsplit('/').next().expect("an action"), &ask);
+                    if answer.is_empty() || client.write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    url
+}
+
+/// Returns a successful answer with this body.
+fn success(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// Reads a request or an answer. Returns `None` at the end of the connection.
+fn read_message(from: &mut impl Read) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        from.read_exact(&mut byte).ok()?;
+        head.extend(byte);
+    }
+    let mut message = String::from_utf8(head).expect("text");
+    let lines = message.lines().filter_map(|line| line.split_once(": "));
+    let length = lines.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length = length.map(|(_, length)| length.parse().expect("a number")).next().unwrap_or(0);
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).ok()?;
+    message += &String::from_utf8(body).expect("text");
+    Some(message)
 }
 
 /// Stops a server or a worker.
@@ -173,6 +231,80 @@ fn a_run_that_is_cancelled_at_the_store_is_ended() {
 }
 
 #[test]
+fn an_answer_that_takes_longer_than_the_time_between_two_renewals_is_used() {
+    let dir = directory("http_slow_renewal");
+    let _gate = Gate::new(&dir);
+    add(&dir, &["k"]);
+    let server = serve(&dir, &[]);
+    let renewals = (Mutex::new(0), Condvar::new());
+    // The answer to each renewal arrives after the next renewal has begun.
+    let url = proxy(&dir, move |action, ask| {
+        let answer = ask();
+        if action == "renew" {
+            let mut begun = renewals.0.lock().expect("no panic");
+            *begun += 1;
+            renewals.1.notify_all();
+            let own = *begun;
+            let next = renewals.1.wait_while(begun, |begun| *begun == own);
+            drop(next.expect("no panic"));
+        }
+        answer
+    });
+    let args = ["--until-empty", "--lease", "5m", "-j1", "-c", "echo up; read _ <gate"];
+    let mut live = Live::spawn(&mut worker_of(&dir, &url, &args));
+    live.wait_for("up");
+    assert_eq!(call(&dir, "cancel", &["--running", "k"]).code(), Some(0));
+    live.wait_for_message("\"k\": cancelled");
+    let ended = live.end();
+    assert_eq!((ended.code(), status(&dir)), (Some(0), [0; 4]), "{}", ended.stderr);
+    stop(server);
+}
+
+#[test]
+fn a_claim_that_cannot_be_read_leaves_no_other_claim_in_flight() {
+    let dir = directory("http_unreadable_claim");
+    add(&dir, &["k"]);
+    let server = serve(&dir, &[]);
+    let url = proxy(&dir, |action, ask| {
+        let answer = ask();
+        match answer.split_once("\r\n\r\n{\"claims\":[{") {
+            Some((_, claims)) if action == "claim" => {
+                let unreadable =
+                    r#"{"key":"u","token":"u","attempt":1,"adds":1,"flags":0,"priority":0}"#;
+                success(&format!("{{\"claims\":[{unreadable},{{{claims}"))
+            }
+            _ => answer,
+        }
+    });
+    let ended = end(&mut worker_of(&dir, &url, &["-j1", "echo"]), "");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(125), ""), "{}", ended.stderr);
+    assert!(ended.stderr.contains("no more keys are taken"), "{}", ended.stderr);
+    // The key is ready again before the worker exits.
+    assert_eq!(status(&dir), [1, 0, 0, 0], "{}", ended.stderr);
+    stop(server);
+}
+
+#[test]
+fn claims_that_are_answered_without_keys_are_not_repeated_in_a_busy_loop() {
+    let dir = directory("http_quick_answers");
+    let server = serve(&dir, &[]);
+    let (begin, count) = (Instant::now(), Mutex::new(0));
+    // The first answers say that no key is ready, and the queue is not empty.
+    let url = proxy(&dir, move |action, ask| {
+        if action != "claim" {
+            return ask();
+        }
+        let mut count = count.lock().expect("no panic");
+        *count += 1;
+        if *count <= 10 { success(r#"{"claims":[]}"#) } else { ask() }
+    });
+    let ended = end(&mut worker_of(&dir, &url, &["--until-empty", "false"]), "");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+    stop(server);
+}
+
+#[test]
 fn the_first_signal_drains_a_worker_and_the_second_returns_its_keys() {
     let dir = directory("http_signals");
     let mut gate = Gate::new(&dir);
@@ -202,15 +334,41 @@ fn the_first_signal_drains_a_worker_and_the_second_returns_its_keys() {
     stop(server);
 }
 
+/// Starts a run that keeps its keys in memory, and serves them at the socket `page`.
+fn run_in_memory(dir: &Path, script: &str) -> Live {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.args(["run", "--serve", "unix:page", "--serve-admin", "-j1"]).current_dir(dir);
+    command.args(["-c", script]).env("REQUEUE_TOKEN", TOKEN);
+    let mut run = Live::spawn(&mut command);
+    run.wait_for_message("dashboard: ");
+    run
+}
+
+#[test]
+fn a_worker_whose_server_dies_with_its_queue_in_memory_fails() {
+    let dir = directory("http_dead_memory");
+    let mut gate = Gate::new(&dir);
+    let mut run = run_in_memory(&dir, "echo own $1; read _ <gate");
+    run.send("a\n");
+    run.wait_for("own a");
+    run.send("b\n");
+    let args = ["--until-empty", "--lease", "5s", "-j1", "-c", "echo up; read _ <gate"];
+    let mut live = Live::spawn(&mut worker(&dir, &args));
+    live.wait_for("up");
+    run.signal(Signal::KILL);
+    run.end();
+    // The commands of both processes continue.
+    gate.open(2);
+    let ended = live.end();
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the queue in its memory may be lost"), "{}", ended.stderr);
+}
+
 #[test]
 fn a_worker_helps_a_run_that_keeps_its_keys_in_memory() {
     let dir = directory("http_memory");
     let mut gate = Gate::new(&dir);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
-    command.args(["run", "--serve", "unix:page", "--serve-admin", "-j1"]).current_dir(&dir);
-    command.args(["-c", "echo own $1; read _ <gate"]).env("REQUEUE_TOKEN", TOKEN);
-    let mut run = Live::spawn(&mut command);
-    run.wait_for_message("dashboard: ");
+    let mut run = run_in_memory(&dir, "echo own $1; read _ <gate");
     run.send("a\n");
     run.wait_for("own a");
     run.send("b\nc\n");
