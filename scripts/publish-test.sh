@@ -135,7 +135,6 @@ sed -i.bak 1d "$dir/files/SHA256SUMS"
 publishes failed homebrew "$dir/files"
 
 [ -n "$dist" ] || exit 0
-not_run() { printf '%s\n' "$1" | tee -a "${REQUEUE_NOT_RUN:-/dev/null}"; }
 
 for package in "$dist"/*.tgz "$dist"/any/requeue-cli-*.tgz; do
     npm publish --dry-run --ignore-scripts --silent "$package" >/dev/null || fail "npm would not publish $package"
