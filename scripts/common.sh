@@ -42,6 +42,12 @@ fill() {
     sed "${edits[@]}"
 }
 
+# Prints the time of the commit, so that the same sources result in the same packages.
+commit_time() { git log -1 --format=%ct 2>/dev/null || date +%s; }
+
+# Prints the option of `npm publish` for the tag of a version: npm publishes no prerelease as `latest`.
+npm_tag() { case $1 in *-*) printf -- '--tag=next' ;; esac; }
+
 # Makes the compilers leave out the paths of this machine, which reveal names of users and directories. Cargo's
 # `trim-paths` would do the same, but is not stable.
 hide_paths() {
