@@ -204,6 +204,10 @@ tool_postgresql() {
         server 'initdb pg_basebackup pg_ctl postgres psql' postgresql postgresql-server postgresql
 }
 
+tool_python3() {
+    command -v python3 >/dev/null || system python3 python3 python3
+}
+
 # maturin builds the Python package, and openapi-python-client makes a client of the HTTP API. They have a separate virtual
 # environment, whose Python also runs the tests.
 tool_python() {
