@@ -32,7 +32,7 @@ check: ## Run the quick checks, between two edits
 	cargo test --workspace --lib --bins
 
 docs: ## Serve the documentation at http://localhost:3000/ until Ctrl-C; PORT=n
-	@scripts/setup.sh mdbook
+	@scripts/setup.sh mdbook python3
 	@scripts/docs.sh serve
 
 e2e: ## Test against a Kubernetes API server, which Go builds in minutes the first time; TEST=name selects tests

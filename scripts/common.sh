@@ -27,6 +27,12 @@ within() {
     fi
 }
 
+# Reports a check of packages that cannot run here. CI on Linux has all programs for them, so it fails there.
+not_run() {
+    printf '%s\n' "$1" | tee -a "${REQUEUE_NOT_RUN:-/dev/null}"
+    if [ "${CI-}" = true ] && [ "$(uname)" = Linux ]; then exit 1; fi
+}
+
 # Reads a template from standard input, and writes it with these values: fill VERSION REPOSITORY [NAME=VALUE...]. Without
 # a repository, leaves out the lines that contain it.
 fill() {
@@ -35,6 +41,12 @@ fill() {
     for value in "${@:3}"; do edits+=(-e "s|@${value%%=*}@|${value#*=}|g"); done
     sed "${edits[@]}"
 }
+
+# Prints the time of the commit, so that the same sources result in the same packages.
+commit_time() { git log -1 --format=%ct 2>/dev/null || date +%s; }
+
+# Prints the option of `npm publish` for the tag of a version: npm publishes no prerelease as `latest`.
+npm_tag() { case $1 in *-*) printf -- '--tag=next' ;; esac; }
 
 # Makes the compilers leave out the paths of this machine, which reveal names of users and directories. Cargo's
 # `trim-paths` would do the same, but is not stable.

@@ -13,8 +13,6 @@ fail() {
     exit 1
 }
 
-not_run() { printf '%s\n' "$1" | tee -a "${REQUEUE_NOT_RUN:-/dev/null}"; }
-
 # Installs the program of a test, and otherwise reports that the test did not run: has 'REPORT' TOOL
 has() {
     scripts/setup.sh "$2" || {

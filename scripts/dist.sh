@@ -11,8 +11,7 @@ case $host in *-linux-*) host=${host%%-*}-unknown-linux-musl ;; esac
 export TARGET=${TARGET:-$host}
 version=$(scripts/release-info.sh version)
 repository=$(scripts/release-info.sh repository)
-# Each file has the time of the commit, so that the same sources result in the same packages.
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || date +%s)
+SOURCE_DATE_EPOCH=$(commit_time)
 export SOURCE_DATE_EPOCH
 dist=$target/dist root=$target/dist-root
 rm -rf "$dist" "$root"

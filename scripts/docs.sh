@@ -74,5 +74,6 @@ mdbook build "$out"
 )
 
 if [ "${1-}" = serve ]; then
-    exec mdbook serve --port "${PORT-3000}" "$out"
+    # `mdbook serve` would build again, and remove llms.txt and the pages in Markdown.
+    exec python3 -m http.server --bind 127.0.0.1 --directory "$out/book" "${PORT-3000}"
 fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Publishes a release on one channel: scripts/publish.sh CHANNEL [DIR...]. Each DIR has files of scripts/dist.sh.
 #
+#   draft DIR     the draft of the release on GitHub, for the tag $GITHUB_REF_NAME
 #   crates        the crates
 #   npm DIR       the packages of npm
 #   image DIR...  the container, from the context `image` for each processor, to $REGISTRY
@@ -8,9 +9,9 @@
 #   formula DIR   prints the formula of Homebrew
 #   homebrew DIR  proposes the formula to the repository $HOMEBREW_TAP, by a pull request
 #
-# A version that is published already is left out, so a run that failed midway can be repeated. Nothing is compiled,
-# because the caller has a token, which build scripts of dependencies must not read. `make package` and `make dist` build
-# the packages.
+# A version that is published already is left out, and the files of a draft are replaced, so a run that failed midway can
+# be repeated. Nothing is compiled, because the caller has a token, which build scripts of dependencies must not read.
+# `make package` and `make dist` build the packages.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -22,6 +23,20 @@ shift || true
 fail() {
     printf '%s\n' "$*" >&2
     exit 1
+}
+
+draft() {
+    local notes answer kind=()
+    if answer=$(gh release view "$GITHUB_REF_NAME" --json isDraft --jq .isDraft 2>&1); then
+        [ "$answer" = true ] || fail "the release $GITHUB_REF_NAME is published already"
+        gh release upload "$GITHUB_REF_NAME" --clobber "$1"/*
+    elif [[ $answer == *'release not found'* ]]; then
+        notes=$(scripts/release-info.sh notes "$version")
+        case $version in *-*) kind+=(--prerelease) ;; esac
+        gh release create "$GITHUB_REF_NAME" --draft --verify-tag --title "requeue $version" --notes "$notes" "${kind[@]}" "$1"/*
+    else
+        fail "the releases on GitHub cannot be read: $answer"
+    fi
 }
 
 # Succeeds if the index of crates.io contains this version of a crate. The path of a crate in the index assumes a name
@@ -53,9 +68,11 @@ crates() {
 
 # Publishes the packages of the systems before the main one, which depends on them.
 npm_packages() {
-    local file package answer options=()
-    case $version in *-*) options+=(--tag next) ;; esac
-    for file in "$1"/requeue-cli-*-*-"$version".tgz "$1/requeue-cli-$version.tgz"; do
+    local dir file package answer tag
+    # npm reads a relative path as the name of a repository on GitHub.
+    dir=$(cd "$1" && pwd)
+    tag=$(npm_tag "$version")
+    for file in "$dir"/requeue-cli-*-*-"$version".tgz "$dir/requeue-cli-$version.tgz"; do
         [ -e "$file" ] || fail "$file: no such package; scripts/dist.sh builds it"
         package=$(tar -xzOf "$file" package/package.json | sed -n 's/^  "name": "\(.*\)",$/\1/p')@$version
         if answer=$(npm view "$package" version 2>&1); then
@@ -67,38 +84,72 @@ npm_packages() {
         elif [[ $answer != *E404* ]]; then
             fail "$package: the registry of npm cannot be read: $answer"
         fi
-        npm publish --ignore-scripts --provenance "${options[@]}" "$file"
+        npm publish --ignore-scripts --provenance ${tag:+"$tag"} "$file"
     done
 }
 
 # A registry on loopback, as in tests, has no TLS.
 is_local() { [[ $REGISTRY == localhost:* ]]; }
 
+# Runs skopeo with a reference in the registry as the last argument: registry COMMAND [OPTION...] REFERENCE
+registry() {
+    local tls=()
+    ! is_local || tls=(--tls-verify=false)
+    skopeo "${@:1:$#-1}" --retry-times 3 "${tls[@]}" "docker://$REGISTRY/${*: -1}"
+}
+
+# Succeeds if the registry contains a reference. A registry may deny access to what does not exist.
+is_pushed() {
+    local error
+    if error=$(registry inspect --raw "$1" 2>&1 >/dev/null); then
+        printf '%s/%s is published already\n' "$REGISTRY" "$1"
+    elif [[ ${error,,} =~ (manifest|name)\ unknown|denied|unauthorized ]]; then
+        return 1
+    else
+        fail "$REGISTRY/$1: the registry cannot be read: $error"
+    fi
+}
+
+# Prints the greatest version of the image that is not a prerelease.
+newest() {
+    local tags
+    tags=$(registry list-tags requeue)
+    grep -oE '"[0-9]+\.[0-9]+\.[0-9]+"' <<<"$tags" | tr -d '"' | sort --version-sort | tail -n 1 || true
+}
+
 # Builds the container for each processor, and pushes one list of both. The storage of images is temporary.
 image() {
-    local storage dir tls=() labels=() tags=("$version") tag
+    local storage dir tls=() labels=() reference=requeue:$version newest digest
     storage=$(mktemp -d)
     # shellcheck disable=SC2064
     trap "rm -rf '$storage'" EXIT
     ! is_local || tls=(--tls-verify=false)
     [ -z "$repository" ] || labels+=(--label "org.opencontainers.image.source=$repository")
-    case $version in *-*) ;; *) tags+=(latest) ;; esac
     run() { buildah --root "$storage/images" --runroot "$storage/runs" --storage-driver vfs "$@"; }
-    run manifest create requeue >/dev/null
-    for dir; do
-        # The workflow passes files on without their modes.
-        chmod 755 "$dir/image/requeue"
-        # The Containerfile only copies files, so a processor other than this one's needs no emulator.
-        run build --quiet --isolation chroot --platform "linux/$(processor "$dir/image/requeue")" --manifest requeue \
-            ${BASE:+--build-arg "BASE=$BASE"} --label "org.opencontainers.image.version=$version" "${labels[@]}" \
-            --file packaging/Containerfile "$dir/image" >/dev/null
-    done
-    for tag in "${tags[@]}"; do
-        run manifest push --all --quiet "${tls[@]}" --digestfile "$storage/digest" requeue "docker://$REGISTRY/requeue:$tag"
-        printf 'pushed %s/requeue:%s\n' "$REGISTRY" "$tag"
-    done
+    if ! is_pushed "$reference"; then
+        run manifest create requeue >/dev/null
+        for dir; do
+            # The workflow passes files on without their modes.
+            chmod 755 "$dir/image/requeue"
+            # The Containerfile only copies files, so a processor other than this one's needs no emulator.
+            run build --quiet --isolation chroot --platform "linux/$(processor "$dir/image/requeue")" --manifest requeue \
+                --timestamp "$(commit_time)" ${BASE:+--build-arg "BASE=$BASE"} \
+                --label "org.opencontainers.image.version=$version" "${labels[@]}" \
+                --file packaging/Containerfile "$dir/image" >/dev/null
+        done
+        run manifest push --all --quiet "${tls[@]}" requeue "docker://$REGISTRY/$reference"
+        printf 'pushed %s/%s\n' "$REGISTRY" "$reference"
+    fi
+    # A patch of an older version leaves `latest` at the newer one.
+    newest=$(newest)
+    if [ "$newest" = "$version" ]; then
+        skopeo copy --quiet --all --preserve-digests "${tls[@]/#--/--src-}" "${tls[@]/#--/--dest-}" \
+            "docker://$REGISTRY/$reference" "docker://$REGISTRY/requeue:latest"
+        printf '%s/requeue:latest is the version %s\n' "$REGISTRY" "$version"
+    fi
     # The provenance of the image is attested for this digest.
-    printf 'digest=%s\n' "$(cat "$storage/digest")" >>"${GITHUB_OUTPUT:-/dev/stdout}"
+    digest=$(registry inspect --raw "$reference" | sha256sum | cut -d' ' -f1)
+    printf 'digest=sha256:%s\n' "$digest" >>"${GITHUB_OUTPUT:-/dev/stdout}"
 }
 
 # Prints the processor of a program, as containers name it. The header of an ELF file has a number for it.
@@ -112,6 +163,7 @@ processor() {
 
 chart() {
     local http=()
+    ! is_pushed "charts/requeue-watch:$version" || return 0
     ! is_local || http=(--plain-http)
     helm push "${http[@]}" "$1/requeue-watch-$version.tgz" "oci://$REGISTRY/charts"
 }
@@ -148,15 +200,15 @@ homebrew() {
     git -C "$tap" -c user.name=requeue -c user.email=requeue@localhost commit --quiet --message "$title"
     git -C "$tap" -c credential.helper= -c 'credential.helper=!gh auth git-credential' \
         push --quiet --force origin "HEAD:refs/heads/$branch"
-    # A run that failed midway may have made the request.
-    gh pr view "$branch" --repo "$HOMEBREW_TAP" >/dev/null 2>&1 ||
+    # A run that failed midway may have made the request. A closed request does not count.
+    [ "$(gh pr list --head "$branch" --repo "$HOMEBREW_TAP" --state open --json number --jq length)" != 0 ] ||
         gh pr create --repo "$HOMEBREW_TAP" --head "$branch" --title "$title" --body "$repository/releases/tag/v$version"
 }
 
 case $channel in
 crates) crates ;;
 npm) npm_packages "$1" ;;
-image | chart | formula | homebrew) "$channel" "$@" ;;
+draft | image | chart | formula | homebrew) "$channel" "$@" ;;
 *)
     sed -n '2s/^# //p' "$0" >&2
     exit 2

@@ -204,6 +204,10 @@ tool_postgresql() {
         server 'initdb pg_basebackup pg_ctl postgres psql' postgresql postgresql-server postgresql
 }
 
+tool_python3() {
+    command -v python3 >/dev/null || system python3 python3 python3
+}
+
 # maturin builds the Python package, and openapi-python-client makes a client of the HTTP API. They have a separate virtual
 # environment, whose Python also runs the tests.
 tool_python() {
@@ -352,13 +356,17 @@ tool_nfpm() {
 }
 
 # A registry in memory, to which a test pushes the image and the chart.
+# Other programs have the same name, so only the built one counts.
 tool_registry() {
-    command -v registry >/dev/null || compiled registry github.com/google/go-containerregistry/cmd/registry@v0.22.1
+    [ -x "$tools/bin/registry" ] || compiled registry github.com/google/go-containerregistry/cmd/registry@v0.22.1
 }
 
 # The tests of the packages use these programs.
 tool_buildah() {
     command -v buildah >/dev/null || system buildah buildah buildah
+}
+tool_skopeo() {
+    command -v skopeo >/dev/null || system skopeo skopeo skopeo
 }
 tool_rpm() {
     command -v rpm >/dev/null || system rpm rpm rpm
