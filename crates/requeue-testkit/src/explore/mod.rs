@@ -7,7 +7,8 @@
 //! # Determinism
 //!
 //! [`explore`] runs each seed on one thread, whose tokio time is paused, and seeds `fastrand`. Seeds run at the same time
-//! on several threads, so a test must not keep state in a `static`. The failure of the smallest seed is reported.
+//! on several threads. Therefore, a test must not keep state in a `static`, or anywhere else outside the future that its
+//! closure returns. The failure of the smallest seed is reported.
 //! [`explore`] cannot seed other sources of randomness:
 //!
 //! - The order of a `std::collections::HashMap` differs between two runs. kube's own `Controller` polls its runs in
