@@ -7,10 +7,10 @@
 //!
 //! # Determinism
 //!
-//! [`explore`] runs each seed on one thread. It pauses the tokio time of this thread, and seeds
-//! `fastrand`. Several threads run different seeds at the same time, so a test must not keep
-//! state in a `static`. If several seeds fail, the smallest of them is reported. [`explore`]
-//! cannot control other sources of randomness:
+//! [`explore`] runs each seed on one thread, whose tokio time is paused, and seeds `fastrand`. Seeds run at the same time
+//! on several threads. Therefore, a test must not keep state in a `static`, or anywhere else outside the future that its
+//! closure returns. The failure of the smallest seed is reported.
+//! [`explore`] cannot seed other sources of randomness:
 //!
 //! - The order of the entries of a `std::collections::HashMap` differs between two runs. If
 //!   several runs are in flight, kube's own `Controller` polls them in this order. The
