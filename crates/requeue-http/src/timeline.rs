@@ -133,7 +133,7 @@ impl Timeline {
             let note = note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
             let text = match target {
                 Some(jump) if is_jump => {
-                    format!("clock of the store jumped by {jump}, noticed by {by}")
+                    format!("clock of the store jumped by {jump}, or {by} was suspended")
                 }
                 _ => format!("{} by {by}{note}", words_of_action(action)),
             };
@@ -975,7 +975,7 @@ mod tests {
         let runs = [failed(unix_time() - 10.0, 1)];
         let timeline = Timeline::of_runs(None, &KnownRun::of_runs(&runs), "");
         let timeline = timeline.with_actions("a", None, &[jump(5.0), jump(500.0)]);
-        let expected = ["attempt 1 failed", "clock of the store jumped by +1h, noticed by web-1"];
+        let expected = ["attempt 1 failed", "clock of the store jumped by +1h, or web-1 was suspended"];
         assert_eq!(told(&timeline), expected);
     }
 

@@ -167,7 +167,10 @@ impl Recorder {
         }
         let check = self.clock.check(&*self.engine, &self.place, self.leases.duration());
         // An outage is not reported here, because other calls on the queue report it.
-        let _ = timeout(LIMIT, check).await;
+        if let Ok(Some(jump)) = timeout(LIMIT, check).await {
+            // The record has a separate time limit, because a jump is found only once.
+            let _ = timeout(LIMIT, jump.record(&*self.engine, &self.place)).await;
+        }
     }
 
     /// Returns the activity of this process that the last write has included.

@@ -77,7 +77,11 @@ fn keys_at_limit(default: Option<u32>, groups: &[GroupInfo]) -> Option<AtGroupLi
     Some(found)
 }
 
+/// Returns the longest time for which a key of a group that is neither paused nor at its limit has been ready.
+///
+/// A group that its rate holds back is included. Otherwise, the result would fall to zero between two starts of the
+/// group.
 fn oldest_free(groups: &[GroupInfo]) -> Duration {
-    let free = groups.iter().filter(|group| group.hold().is_none());
+    let free = groups.iter().filter(|group| matches!(group.hold(), None | Some(Hold::Rate)));
     free.map(|group| group.counts.oldest_ready).max().unwrap_or_default()
 }

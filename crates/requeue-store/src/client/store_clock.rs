@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use requeue_core::Shown;
 
-use crate::engine::activity::{MINUTE, Which};
+use crate::engine::activity::Which;
 use crate::engine::time::Micros;
 use crate::engine::{Engine, Place, lock};
 use crate::types::action::ActionRecord;
@@ -39,28 +39,50 @@ impl StoreClock {
         *lock(&self.0) = None;
     }
 
-    /// Reads the clock of the store. Reports and records a jump since the last reading.
-    pub(crate) async fn check(&self, engine: &dyn Engine, place: &Place, lease: Duration) {
+    /// Reads the clock of the store. Reports and returns a jump since the last reading.
+    pub(crate) async fn check(
+        &self,
+        engine: &dyn Engine,
+        place: &Place,
+        lease: Duration,
+    ) -> Option<Jump> {
         let asked = now();
-        // The period lies in the future, so that no row is read.
-        let read = engine.read_activity(place, Which::Since(-2 * MINUTE)).await;
-        let Ok(read) = read else { return };
+        let read = engine.read_activity(place, Which::Nothing).await.ok()?;
         let reading = Reading { store: read.now, asked, answered: now() };
-        let last = lock(&self.0).replace(reading);
-        let bound = (lease / 3).clamp(LEAST, MOST);
-        let Some(jump) = last.and_then(|last| reading.jump_since(&last, bound)) else { return };
-        let (way, by) = if jump > 0 { ("ahead", "+") } else { ("back", "-") };
-        let jump = Shown(Duration::from_micros(jump.unsigned_abs()));
+        let last = lock(&self.0).replace(reading)?;
+        let jump = Jump(reading.jump_since(&last, (lease / 3).clamp(LEAST, MOST))?);
+        let (queue, way) = (&place.name, if jump.0 > 0 { "ahead" } else { "back" });
         tracing::warn!(
-            queue = place.name,
-            "the clock of the store has jumped {way} by {jump}, or this machine was suspended; leases, due times and \
-             schedules follow that clock"
+            queue,
+            "the clock of the store has jumped {way} by {}, or this machine was suspended; leases, due times and \
+             schedules follow that clock",
+            jump.shown()
         );
-        let record = ActionRecord::new(JUMP, &*place.worker).target(format!("{by}{jump}"));
+        Some(jump)
+    }
+}
+
+/// A jump of the store's clock, in microseconds. A jump back is negative.
+#[derive(Debug)]
+pub(crate) struct Jump(Micros);
+
+impl Jump {
+    fn shown(&self) -> Shown {
+        Shown(Duration::from_micros(self.0.unsigned_abs()))
+    }
+
+    /// Records the jump among the last actions, unless another worker has recorded a jump in the same direction.
+    pub(crate) async fn record(&self, engine: &dyn Engine, place: &Place) {
+        let sign = if self.0 > 0 { "+" } else { "-" };
+        let record =
+            ActionRecord::new(JUMP, &*place.worker).target(format!("{sign}{}", self.shown()));
         let noted = engine.last_actions(place).await.unwrap_or_default();
-        let is_noted = noted.iter().any(|done| done.action == JUMP && done.ago < ONCE);
+        // After a jump back, the record of an earlier jump ahead lies in the future, so that its age is zero.
+        let is_noted = noted
+            .iter()
+            .any(|done| done.action == JUMP && done.ago < ONCE && done.target.starts_with(sign));
         if !is_noted && record.refusal().is_none() {
-            // The warning above is the report if an older store refuses the record.
+            // The warning of `check` is the report if an older store refuses the record.
             let _ = engine.record_action(place, record).await;
         }
     }

@@ -80,6 +80,8 @@ pub(crate) enum Which {
     Since(Micros),
     /// Some of the rows that can be merged, and the merged rows of the same minutes.
     Old,
+    /// No rows, because the caller only needs the engine's time. An engine need not check that the queue exists.
+    Nothing,
 }
 
 /// Rows, and the engine's time at which they were read.

@@ -48,6 +48,7 @@ impl Numbers {
             Which::Old => {
                 part.minute < first_kept_apart(minute_of(now)) && !part.instance.is_empty()
             }
+            Which::Nothing => false,
         };
         Parts { now, parts: self.rows.values().filter(is_read).cloned().collect() }
     }
@@ -121,6 +122,10 @@ async fn a_jump_of_the_clock_is_recorded_once_and_only_at_workers() {
     let action = engine.actions.lock().expect("no panic")[0].clone();
     assert!(action.action == "clock-jump" && action.target.starts_with('+'), "{action:?}");
     assert!(["other", "second"].contains(&&*action.by), "{action:?}");
+    *engine.jump.lock().expect("no panic") -= 3600 * SECOND;
+    tokio::time::sleep(30 * SECOND).await;
+    let actions = engine.actions.lock().expect("no panic").clone();
+    assert!(actions.len() == 2 && actions[1].target.starts_with('-'), "{actions:?}");
     drop(held);
 }
 

@@ -52,6 +52,10 @@ impl Postgres {
                 ),
                 first_kept_apart(0),
             ),
+            Which::Nothing => {
+                let now = self.query_row(queue, "select requeue.now()", &[]).await?.get(0);
+                return Ok(Parts { now, parts: Vec::new() });
+            }
         };
         let sql = format!(
             "select n.t, a.* from (select requeue.now() as t) n left join ({rows}) a on true"

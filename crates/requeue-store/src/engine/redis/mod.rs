@@ -565,6 +565,10 @@ impl Engine for Redis {
         self.count_all(queue).await
     }
 
+    async fn is_idle(&self, queue: &Place) -> Answer<bool> {
+        self.has_no_work(queue).await
+    }
+
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64> {
         let waiting = Arc::new(Waiting::new());
         let woken = waiting.subscribe();

@@ -16,6 +16,8 @@ use crate::types::key::Key;
 
 /// The maximum number of parked keys that one request reads.
 const STEP: usize = 500;
+/// The band from which `counts.lua` reads no group. The last band is 3.
+const AFTER_LAST_BAND: i64 = 4;
 
 impl Redis {
     pub(super) async fn count_all(&self, queue: &Place) -> Answer<StateCounts> {
@@ -24,6 +26,22 @@ impl Redis {
             .await
             .into_iter()
             .try_fold(StateCounts::default(), |all, counts| Ok(sum_counts(all, counts?)))
+    }
+
+    /// Returns true if no key of a shard is ready, waiting or in flight. Reads no group, because only the age of the
+    /// oldest ready key depends on the groups.
+    pub(super) async fn has_no_work(&self, queue: &Place) -> Answer<bool> {
+        let shards = self.shards_of(queue)?;
+        for shard in &*shards {
+            let mut command = self.nodes.scripts.counts.on(shard);
+            command.arg(AFTER_LAST_BAND);
+            let mut answer = Values::from_array(self.run_script(shard, &command).await?)?;
+            let StateCounts { ready, waiting, in_flight, .. } = values::read_counts(&mut answer)?;
+            if ready + waiting + in_flight > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     async fn count_shard(&self, shard: &Shard) -> Answer<StateCounts> {

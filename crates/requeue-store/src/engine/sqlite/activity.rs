@@ -59,6 +59,7 @@ impl Work<'_> {
                 ),
                 first_kept_apart(minute_of(self.now)),
             ),
+            Which::Nothing => return Ok(Parts { now: self.now, parts: Vec::new() }),
         };
         let mut statement = self.connection.prepare_cached(&sql)?;
         let parts = statement.query_map(params![queue.id, from], read_part)?;

@@ -184,6 +184,8 @@ impl Model<'_> {
             Parts { parts: sorted(read.parts), ..read },
             Parts { now: self.now, parts: expected }
         );
+        let read = self.engine.read_activity(&self.place, Which::Nothing).await.expect("read");
+        assert_eq!(read, Parts { now: self.now, parts: Vec::new() });
     }
 
     async fn check_drop(&self, queue: &str) {
