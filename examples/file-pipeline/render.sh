@@ -10,6 +10,12 @@ refuse() {
     exit 65
 }
 page=$1
+# A key can come from anyone who can write to the store. It must not name a file outside OUTPUT.
+case $page in
+/* | ../* | */../*) refuse 'the path leaves the directory; use a path inside it, without ..' ;;
+*.md) ;;
+*) refuse 'the name of a page ends in .md' ;;
+esac
 target=$OUTPUT/${page%.md}.html
 new=$target.new
 trap 'rm -f "$new"' EXIT

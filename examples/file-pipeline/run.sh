@@ -17,6 +17,9 @@ OUTPUT=$(cd "$2" && pwd)
 # All commands below, also those in render.sh, use this store. A restart continues with its keys.
 REQUEUE_STORE=sqlite:$OUTPUT.db
 export OUTPUT REQUEUE_STORE
+# Step 4 deletes pages that have no source, so all pages in OUTPUT must come from this script.
+[ -e "$OUTPUT.db" ] || [ -z "$(find "$OUTPUT" -name '*.html' | head -n 1)" ] ||
+    refuse "$2: has HTML files, which the pipeline would delete, and no $OUTPUT.db; choose another OUTPUT"
 cd "$1"
 
 # `kill` and not Ctrl-C ends the parts, because a shell lets its background processes ignore Ctrl-C.

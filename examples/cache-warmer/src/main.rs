@@ -84,8 +84,9 @@ async fn main() -> ExitCode {
 async fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let store = Store::connect(&args.redis).await?;
     store.migrate().await?;
-    // After five failures, a page is parked, and is no longer fetched: `requeue parked` shows it, and an add revives it.
-    let queue = store.queue(QUEUE).max_failures(5);
+    // Failures never park a page, because nothing would add it again after an outage of the origin. The backoff is at
+    // most five minutes.
+    let queue = store.queue(QUEUE);
     match args.command {
         Command::Warm { popular, changed, paths } => {
             let priority = if popular { Priority::High } else { Priority::Normal };

@@ -55,6 +55,22 @@ async fn the_index_follows_commits_and_no_rollback() -> Result {
     sql(server, &url, "delete from articles where id = 2");
     assert_eq!(catch_up(&url, &index).await?, 3);
     assert_eq!(titles(&index, "water")?, [""; 0]);
+
+    // An update of the id removes the old one.
+    sql(server, &url, "update articles set id = default");
+    assert_eq!(catch_up(&url, &index).await?, 5);
+    assert_eq!(titles(&index, "milk")?, ["Tea"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn programs_can_start_at_the_same_time() -> Result {
+    let Some(server) = Postgres::shared() else { return Ok(()) };
+    let url = server.database();
+    for _ in 0..5 {
+        let set_up = || Indexer::set_up(&url, LEASE);
+        tokio::try_join!(set_up(), set_up(), set_up(), set_up())?;
+    }
     Ok(())
 }
 

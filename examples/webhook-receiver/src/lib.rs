@@ -26,7 +26,7 @@ use tokio::fs;
 pub const QUIET: Duration = Duration::from_secs(2);
 /// A customer is synchronised at most this long after its first webhook, even if webhooks never pause.
 pub const AT_MOST: Duration = Duration::from_secs(20);
-/// The header with the signature: the HMAC-SHA256 of the body, in base64.
+/// The header with the signature: the HMAC-SHA256 of the customer, a line feed and the body, in base64.
 pub const SIGNATURE: &str = "x-signature";
 
 /// Opens the queue. All webhooks that were answered with 202 are in it, also after a crash.
@@ -58,8 +58,9 @@ async fn receive(
     body: Bytes,
 ) -> (StatusCode, String) {
     let (queue, secret) = &*state;
-    if secret.as_ref().is_some_and(|secret| !is_signed(secret, &headers, &body)) {
-        let why = format!("no valid signature: send the HMAC-SHA256 of the body as {SIGNATURE}\n");
+    if secret.as_ref().is_some_and(|secret| !is_signed(secret, &headers, &customer, &body)) {
+        let signed = "the HMAC-SHA256 of the customer, a line feed and the body";
+        let why = format!("no valid signature: send {signed} as {SIGNATURE}\n");
         return (StatusCode::UNAUTHORIZED, why);
     }
     // The name becomes the name of a file. Therefore it must not contain `/` or `.`.
@@ -75,13 +76,16 @@ async fn receive(
     }
 }
 
-fn is_signed(secret: &str, headers: &HeaderMap, body: &[u8]) -> bool {
+fn is_signed(secret: &str, headers: &HeaderMap, customer: &str, body: &[u8]) -> bool {
     let signature = headers.get(SIGNATURE).and_then(|value| BASE64_STANDARD.decode(value).ok());
     let (Some(signature), Ok(mut mac)) =
         (signature, Hmac::<Sha256>::new_from_slice(secret.as_bytes()))
     else {
         return false;
     };
+    // Without the customer, the signature of one webhook would be valid for all customers.
+    mac.update(customer.as_bytes());
+    mac.update(b"\n");
     mac.update(body);
     // The comparison takes constant time.
     mac.verify_slice(&signature).is_ok()

@@ -3,6 +3,7 @@
 //! The address is 127.0.0.1:8080 by default. The directory, by default `webhook-data`, contains the queue and the
 //! customers. With the environment variable `WEBHOOK_SECRET`, each webhook must have a signature.
 
+use std::env::{VarError, var};
 use std::iter::successors;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,7 +29,22 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Returns the secret. An unusable one is an error, because the program accepts all webhooks without a secret.
+fn secret() -> Result<Option<String>, &'static str> {
+    match var("WEBHOOK_SECRET") {
+        Ok(secret) if secret.is_empty() => {
+            Err("WEBHOOK_SECRET is empty: set it to the secret of the sender, or unset it")
+        }
+        Ok(secret) => Ok(Some(secret)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => {
+            Err("WEBHOOK_SECRET is not UTF-8: set it to the secret of the sender, or unset it")
+        }
+    }
+}
+
 async fn run() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let secret = secret()?;
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned());
     let directory = PathBuf::from(arguments.next().unwrap_or_else(|| "webhook-data".to_owned()));
@@ -43,7 +59,7 @@ async fn run() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     store.migrate().await?;
     let queue = open(&store).await?;
     let site = Site::of_store(queue.clone()).title("customers").build();
-    let app = app(queue.clone(), &site, std::env::var("WEBHOOK_SECRET").ok());
+    let app = app(queue.clone(), &site, secret);
     let listener = TcpListener::bind(&address).await;
     let listener = listener.map_err(|error| format!("{address}: {error}"))?;
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -1,10 +1,12 @@
 //! The receiver on virtual time, and its program across restarts.
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fs;
 use std::future::pending;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -84,23 +86,42 @@ fn webhooks_that_are_not_valid_are_refused() {
         let queue = open(&world.store().await?).await?;
         let site = Site::of_store(queue.clone()).build();
         let app = app(queue.clone(), &site, Some("s3cret".to_owned()));
-        let mut mac = Hmac::<Sha256>::new_from_slice(b"s3cret")?;
-        mac.update(b"{}");
-        let signature = BASE64_STANDARD.encode(mac.finalize().into_bytes());
-        let long = format!("/webhooks/{}", "a".repeat(65));
+        let sign = |customer: &str| {
+            let mut mac = Hmac::<Sha256>::new_from_slice(b"s3cret").expect("any length is valid");
+            mac.update(format!("{customer}\n{{}}").as_bytes());
+            BASE64_STANDARD.encode(mac.finalize().into_bytes())
+        };
+        let signature = sign("acme");
+        let long = "a".repeat(65);
         for (path, signature, status) in [
             ("/webhooks/acme", &*signature, StatusCode::ACCEPTED),
             ("/webhooks/acme", "", StatusCode::UNAUTHORIZED),
             ("/webhooks/acme", &signature[1..], StatusCode::UNAUTHORIZED),
+            ("/webhooks/other", &signature, StatusCode::UNAUTHORIZED),
             ("/webhooks/", &signature, StatusCode::BAD_REQUEST),
-            ("/webhooks/%2e%2e%2fpasswd", &signature, StatusCode::BAD_REQUEST),
-            (&long, &signature, StatusCode::BAD_REQUEST),
+            ("/webhooks/%2e%2e%2fpasswd", &sign("../passwd"), StatusCode::BAD_REQUEST),
+            (&format!("/webhooks/{long}"), &sign(&long), StatusCode::BAD_REQUEST),
         ] {
             assert_eq!(post(&app, path, signature).await?, status, "{path}");
         }
         assert_eq!(totals(&queue).await?.0, 1);
         Ok::<_, Box<dyn Error + Send + Sync>>(())
     });
+}
+
+#[test]
+fn an_unusable_secret_is_refused() -> Result {
+    let directory = tempfile::tempdir()?;
+    for (secret, why) in [(&b""[..], "is empty"), (&b"\xff\xfe"[..], "is not UTF-8")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_webhook-receiver"));
+        // If the secret were accepted, this address would be refused.
+        command.arg("no address").arg(directory.path());
+        let ended = command.env("WEBHOOK_SECRET", OsStr::from_bytes(secret)).output()?;
+        let said = String::from_utf8(ended.stderr)?;
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("WEBHOOK_SECRET {why}")), "{said}");
+    }
+    Ok(())
 }
 
 /// The program, which is killed when the test ends.
