@@ -32,6 +32,9 @@ use crate::key::Key;
 /// The time for which a claim waits for keys, also with `--until-empty`.
 const WAIT: Duration = Duration::from_secs(30);
 const WAIT_UNTIL_EMPTY: Duration = Duration::from_millis(500);
+/// The shortest time from a claim without keys to the next claim. A server of requeue takes at least as long for such an
+/// answer.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// The time in which the server must answer, in addition to the time of a claim.
 const ANSWERING: Duration = Duration::from_secs(30);
 /// The longest time between two renewals. A worker learns of a cancelled run from a renewal.
@@ -555,6 +558,9 @@ impl Shared {
         self.is_cut_off.store(false, Ordering::Relaxed);
         if empty {
             self.shut_down();
+        } else if claims.is_empty() {
+            // A proxy may answer sooner than the server would, and this process must not send claims in a busy loop.
+            sleep_until(since + LEAST_WAIT).await;
         }
         if since.elapsed() < *lease / 3 || claims.is_empty() {
             return self.hold(claims, since + *lease);

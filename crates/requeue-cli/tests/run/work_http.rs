@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -280,6 +281,27 @@ fn a_claim_that_cannot_be_read_leaves_no_other_claim_in_flight() {
     assert!(ended.stderr.contains("no more keys are taken"), "{}", ended.stderr);
     // The key is ready again before the worker exits.
     assert_eq!(status(&dir), [1, 0, 0, 0], "{}", ended.stderr);
+    stop(server);
+}
+
+#[test]
+fn claims_that_are_answered_without_keys_are_not_repeated_in_a_busy_loop() {
+    let dir = directory("http_quick_answers");
+    add(&dir, &["k"]);
+    let server = serve(&dir, &[]);
+    let (begin, count) = (Instant::now(), Mutex::new(0));
+    // The first answers say that no key is ready.
+    let url = proxy(&dir, move |action, ask| {
+        if action != "claim" {
+            return ask();
+        }
+        let mut count = count.lock().expect("no panic");
+        *count += 1;
+        if *count <= 10 { success(r#"{"claims":[]}"#) } else { ask() }
+    });
+    let ended = end(&mut worker_of(&dir, &url, &["--until-empty", "echo"]), "");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "k\n"), "{}", ended.stderr);
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
     stop(server);
 }
 
