@@ -975,7 +975,8 @@ mod tests {
         let runs = [failed(unix_time() - 10.0, 1)];
         let timeline = Timeline::of_runs(None, &KnownRun::of_runs(&runs), "");
         let timeline = timeline.with_actions("a", None, &[jump(5.0), jump(500.0)]);
-        let expected = ["attempt 1 failed", "clock of the store jumped by +1h, or web-1 was suspended"];
+        let expected =
+            ["attempt 1 failed", "clock of the store jumped by +1h, or web-1 was suspended"];
         assert_eq!(told(&timeline), expected);
     }
 
