@@ -25,7 +25,9 @@ export class Groups extends List {
   show(answer) {
     super.show(answer);
     this.held = answer.held;
-    this.mayHoldOldest = answer.looked_at >= MANY && heldKeys(this.held) > 0;
+    // The age includes keys that the rate of their group holds back, and all held keys if there are too many groups.
+    const { rate } = this.held ?? {};
+    this.mayHoldOldest = (rate?.keys ?? 0) > 0 || (answer.looked_at >= MANY && heldKeys(this.held) > 0);
   }
 
   fail() {

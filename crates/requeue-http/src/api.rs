@@ -291,8 +291,8 @@ pub struct Summary {
     pub panics: u64,
     /// True if the queue keeps times. Otherwise, `oldest_ready` and `longest_running` are `None`.
     pub times: bool,
-    /// The time for which the oldest ready key has been ready, in seconds. Keys that must wait for
-    /// their group are ignored.
+    /// The time for which the oldest ready key has been ready, in seconds. Keys of groups that are
+    /// paused or at their limit are ignored.
     pub oldest_ready: Option<f64>,
     /// The longest time for which a key should wait for a worker, in seconds: see
     /// `Builder::target`.

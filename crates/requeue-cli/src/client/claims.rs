@@ -475,7 +475,9 @@ impl Shared {
         let results =
             self.server.try_post_claims(WorkAction::Renew.name(), &renewals, tokens.len());
         let results = timeout_at(last.min(since + ANSWERING), results).await;
-        self.note_renewed(&tokens, &results.unwrap_or_else(|_| Err(late()))?, since + lease);
+        let results = results.unwrap_or_else(|_| Err(late()))?;
+        self.note_answer();
+        self.note_renewed(&tokens, &results, since + lease);
         Ok(())
     }
 
@@ -489,7 +491,6 @@ impl Shared {
             }
             sleep_until(again).await;
         }
-        self.note_answer();
     }
 
     /// Removes the leases that have expired, and returns the others.
@@ -629,7 +630,8 @@ async fn serve_getters(
             }
             Err(fault) => {
                 attempts = if fault.kind == FaultKind::Unreachable { attempts + 1 } else { 0 };
-                if shared.stop_after(&fault, attempts) {
+                // `finish_soon` may have seen the shutdown already, so `changed` would not report it below.
+                if shared.stop_after(&fault, attempts) || *is_over.borrow() {
                     return;
                 }
                 shared.note_failure(&fault);

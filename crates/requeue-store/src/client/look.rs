@@ -15,8 +15,8 @@ const GROUPS: usize = 1_000;
 pub(crate) struct Look {
     is_paused: bool,
     at_group_limit: Option<AtGroupLimit>,
-    /// The time for which the oldest ready key that its group does not hold back has been ready, or zero without such
-    /// keys. `None` if not all groups were read.
+    /// The time for which the oldest ready key has been ready. Keys of groups that are paused or at their limit are left
+    /// out. Zero without such keys. `None` if not all groups were read.
     oldest_free: Option<Duration>,
 }
 

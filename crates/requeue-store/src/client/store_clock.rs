@@ -77,10 +77,12 @@ impl Jump {
         let record =
             ActionRecord::new(JUMP, &*place.worker).target(format!("{sign}{}", self.shown()));
         let noted = engine.last_actions(place).await.unwrap_or_default();
-        // After a jump back, the record of an earlier jump ahead lies in the future, so that its age is zero.
-        let is_noted = noted
-            .iter()
-            .any(|done| done.action == JUMP && done.ago < ONCE && done.target.starts_with(sign));
+        // After a jump back, the records of earlier jumps lie in the future, so that their age is zero. A worker notices
+        // a jump once, so a record of this worker is that of another jump.
+        let is_noted = noted.iter().any(|done| {
+            let is_recent = done.action == JUMP && done.ago < ONCE && *done.by != *place.worker;
+            is_recent && done.target.starts_with(sign)
+        });
         if !is_noted && record.refusal().is_none() {
             // The warning of `check` is the report if an older store refuses the record.
             let _ = engine.record_action(place, record).await;

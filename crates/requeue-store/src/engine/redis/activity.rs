@@ -10,7 +10,7 @@ use super::scripts::{Call, Script};
 use super::values::{self, Values};
 use crate::engine::Place;
 use crate::engine::activity::{
-    MINUTE, Merging, Part, Parts, Record, Recorded, Which, decode_times, encode_times,
+    Merging, Part, Parts, Record, Recorded, Which, decode_times, encode_times,
 };
 use crate::types::activity::Tally;
 use crate::types::error::{Answer, EngineError, Kind};
@@ -32,8 +32,8 @@ impl Redis {
         command.arg(match which {
             Which::Since(time) => time.to_string(),
             Which::Old => String::new(),
-            // This period begins in the future, so the script finds no rows.
-            Which::Nothing => (-2 * MINUTE).to_string(),
+            // The period begins so far in the future that the script finds no rows, even if the clock was set back.
+            Which::Nothing => i64::MIN.to_string(),
         });
         let mut answer = Values::from_array(self.run_on_record(queue, slot, &command).await?)?;
         let text = |bytes: Vec<u8>| -> String { String::from_utf8_lossy(&bytes).into_owned() };

@@ -1,6 +1,6 @@
 -- Answers the number of keys in each state, and the time for which the oldest ready key has been ready. Only the first
--- key of each band, or of each band and group, is read. ARGV: nothing, or the band and the group at which the last call
--- stopped. The answer ends with a band and a group if there are more groups, because their number is not limited.
+-- key of each band, or of each band and group, is read. ARGV: nothing, the band and the group at which the last call
+-- stopped, or 4 to read no group. The answer ends with a band and a group if there are more groups, because their number is not limited.
 local at, begin, after = now(), tonumber(ARGV[1] or 0), ARGV[2]
 local since, left = NEVER, 256
 -- Returns the time since which a key with the due time `due` has been ready. Another client may have deleted the row.
