@@ -61,7 +61,7 @@ impl Status {
     ///
     /// # Errors
     ///
-    /// Returns [`LeadershipLost::Undrained`] if a [`Leadership`] still exists more than 20 s after
+    /// Returns [`LeadershipLost::Undrained`] if a [`Leadership`](super::Leadership) still exists more than 20 s after
     /// the end of the lease. Some work is then stuck, and only the end of the process can stop it.
     pub fn check(&self) -> Result<(), LeadershipLost> {
         let view = self.0.view.borrow();
