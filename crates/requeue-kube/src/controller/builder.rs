@@ -670,7 +670,8 @@ where
             };
             owners.filter_map(target).collect()
         };
-        self.add_watch(watched.into_source(Role::Owned, owners))
+        let source = watched.into_source(Role::Owned, &self.parts.others.watches, owners);
+        self.add_watch(source)
     }
 
     /// Watches objects of another kind whose changes require runs of objects of kind `K`.
@@ -764,13 +765,13 @@ where
             let requests = mapper(item.into()).into_iter();
             requests.map(|request| request.into().target()).collect()
         };
-        self.add_watch(watched.into_source(Role::Mapped, targets))
+        let source = watched.into_source(Role::Mapped, &self.parts.others.watches, targets);
+        self.add_watch(source)
     }
 
-    fn add_watch(mut self, mut source: Source) -> Self {
+    fn add_watch(mut self, source: Source) -> Self {
         // Number 0 is the watch of the controller's own kind, so the other watches begin with 1.
         let watches = &mut self.parts.others.watches;
-        source.distinguish_name(watches);
         self.parts.observers.lists.expect_list(watches.len() + 1, source.name.clone());
         watches.push(source);
         self

@@ -145,8 +145,8 @@ impl Failures {
     pub(super) fn begin_backoff(&self, key: &ObjectKey) {
         if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
-            // If the run began early, a new version does not end the following backoff. A reconciler that creates new
-            // generations of its own object therefore still backs off.
+            // If the run began early, a new version does not end the following backoff. A reconciler whose writes
+            // create new generations of the object therefore still backs off.
             failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
         }
     }

@@ -361,9 +361,8 @@ impl Watches {
         let mut watches = JoinSet::new();
         let others = Arc::new(watch::Sender::default());
         let sources: Vec<_> = sources.collect();
-        let kinds: Vec<_> = sources.iter().map(|source| source.kind.clone()).collect();
-        for (number, source) in sources.into_iter().enumerate() {
-            let has_twins = kinds.iter().filter(|kind| **kind == source.kind).count() > 1;
+        let roles: Vec<_> = sources.iter().map(|source| source.role_among(&sources)).collect();
+        for (number, (source, role)) in sources.into_iter().zip(roles).enumerate() {
             // The source with number 0 watches the controller's own kind. It receives no receiver, because it waits for
             // the other sources.
             let other = (number > 0).then(|| others.subscribe());
@@ -376,7 +375,7 @@ impl Watches {
                 }),
                 listed: lists.clone(),
                 number,
-                role: source.role().filter(|_| has_twins),
+                role,
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 lists: ListTimes {

@@ -204,23 +204,24 @@ impl Source {
     }
 }
 
-impl Source {
-    /// Makes the name differ from those of the other watches, as in `ConfigMap.v1 (owned, 2)`.
-    pub(super) fn distinguish_name(&mut self, others: &[Self]) {
-        let is_taken = |name: &str| others.iter().any(|other| other.name == name);
-        let Some(start) = self.name.strip_suffix(')').map(str::to_owned) else { return };
-        for number in 2_usize.. {
-            if !is_taken(&self.name) {
-                return;
-            }
-            self.name = format!("{start}, {number})");
-        }
+/// Makes a name differ from those of the other watches, as in `ConfigMap.v1 (owned, 2)`.
+pub(super) fn distinct_name(mut name: String, others: &[Source]) -> String {
+    let is_taken = |name: &str| others.iter().any(|other| other.name == name);
+    let start = name.trim_end_matches(')').to_owned();
+    let mut number = 2_usize;
+    while is_taken(&name) {
+        name = format!("{start}, {number})");
+        number += 1;
     }
+    name
+}
 
-    /// Returns the last part of the name, as in `owned, 2`.
-    pub(super) fn role(&self) -> Option<String> {
+impl Source {
+    /// Returns the last part of the name, as in `owned, 2`, if several of the watches have the kind of this watch.
+    pub(super) fn role_among(&self, watches: &[Self]) -> Option<String> {
         let (_, role) = self.name.strip_suffix(')')?.rsplit_once('(')?;
-        Some(role.to_owned())
+        let has_twins = watches.iter().filter(|watch| watch.kind == self.kind).count() > 1;
+        has_twins.then(|| role.to_owned())
     }
 }
 

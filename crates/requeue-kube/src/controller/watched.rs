@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::enqueuer::Enqueuer;
 use super::reason::RelatedWatch;
-use super::source::{AnyPredicate, MakeEvents, Selected, Source, Target};
+use super::source::{AnyPredicate, MakeEvents, Selected, Source, Target, distinct_name};
 use super::writes::{Kind, Origin};
 use crate::key::ObjectKind;
 use crate::optional;
@@ -210,11 +210,12 @@ pub(super) enum Role {
 }
 
 impl<O: Resource, S> Watched<O, S> {
-    /// Creates the source for this watch. `targets` returns the objects that must be reconciled when a watched object
+    /// Creates the source for this watch, with a name that differs from those of `others`. `targets` returns the objects that must be reconciled when a watched object
     /// changes.
     pub(super) fn into_source(
         self,
         role: Role,
+        others: &[Source],
         mut targets: impl FnMut(S::Item, &Enqueuer) -> Vec<Target> + Send + 'static,
     ) -> Source
     where
@@ -223,7 +224,7 @@ impl<O: Resource, S> Watched<O, S> {
     {
         let Self { dyntype, source, predicate } = self;
         let relation = if role == Role::Owned { "owned" } else { "watched" };
-        let name = watch_name::<S::Item>(&dyntype, relation);
+        let name = distinct_name(watch_name::<S::Item>(&dyntype, relation), others);
         let resource = ApiResource::erase::<S::Item>(&dyntype);
         let kind = Kind::from_type::<S::Item>(&dyntype);
         let events = source.into_events(&name, &dyntype);

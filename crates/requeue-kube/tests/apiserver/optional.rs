@@ -84,7 +84,7 @@ impl World {
         let mut metadata = self.server.owned_by("owner");
         // Each call changes the object.
         metadata["annotations"] =
-            json!({ "changed": self.server.snapshot().version().to_string() });
+            json!({ "changed": self.server.with(|cluster| cluster.version()).to_string() });
         self.server.put(THINGS, name, metadata);
     }
 
