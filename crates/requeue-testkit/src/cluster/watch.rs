@@ -66,7 +66,7 @@ impl Watch {
     /// received all changes.
     #[must_use]
     pub fn bookmark(&self) -> Value {
-        self.bookmark_with(&json!({})).to_json()
+        self.next_bookmark().to_json()
     }
 
     pub(crate) fn next_bookmark(&self) -> Event {

@@ -149,7 +149,7 @@ where
     /// Waiting keys are dropped. Within the [drain timeout](Self::drain_timeout), ready keys are
     /// still delivered, and runs in flight complete.
     ///
-    /// `shutdown` runs on its own thread and may block, for example on a channel. If the queue
+    /// `shutdown` runs on a separate thread and may block, for example on a channel. If the queue
     /// stops delivering keys before, `shutdown` does not have to return.
     ///
     /// A thread cannot be stopped from outside. If a handler ignores its cancellation for longer
