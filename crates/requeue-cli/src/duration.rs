@@ -1,8 +1,9 @@
-//! Parses durations that users write, and formats durations for messages.
+//! Parses durations that users write, formats durations for messages, and computes the pauses between attempts.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Span, SpanRelativeTo};
+use requeue::wait::{Backoff, jitter_source};
 
 /// Parses a duration such as "1.5s", "2m", "1h 30m", "1d" or "2w", or a number of seconds. A day has 24 hours.
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
@@ -18,6 +19,16 @@ pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
         .parse::<SignedDuration>()
         .or_else(|_| text.parse::<Span>()?.to_duration(SpanRelativeTo::days_are_24_hours()));
     Duration::try_from(duration.map_err(|_| WRONG)?).map_err(|_| WRONG)
+}
+
+/// Returns a function that returns the pauses between the attempts of a request. The pauses double from `least` to `most`,
+/// and are random, so that the attempts of many processes are spread.
+pub(crate) fn growing_pauses(least: Duration, most: Duration) -> impl FnMut() -> Duration {
+    // The jitter doubles a pause at most.
+    let mut backoff =
+        Backoff { duration: least, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: most / 2 };
+    let mut source = jitter_source();
+    move || backoff.step(&mut source)
 }
 
 /// The quiet time of a debounced add, and the longest time for which adds can postpone the run.

@@ -13,7 +13,6 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
-use requeue::wait::{Backoff, jitter_source};
 use requeue_http::api::{
     ClaimList, ClaimOutcome, ClaimResult, ClaimResults, ClaimedKey, Endings, Named, NamedClaim,
     NewClaim, Renewals, WorkAction,
@@ -27,7 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::connections::{Fault, FaultKind};
 use super::{Part, Server, WRONG_ANSWER, named_key};
-use crate::duration::shown;
+use crate::duration::{growing_pauses, shown};
 use crate::exit::error_chain;
 use crate::key::Key;
 
@@ -77,9 +76,7 @@ impl ServerQueue {
     /// Checks the server and the token. Then starts the tasks that claim keys and renew their leases.
     pub(crate) async fn open(mut server: Server, settings: WorkerSettings) -> Result<Self, Fault> {
         server.connections.keep_open();
-        let is_in_memory = server.check_role().await;
-        let is_in_memory = is_in_memory
-            .map_err(|fault| Fault { why: server.message_about(&fault.why), ..fault })?;
+        let is_in_memory = server.check_role().await.map_err(|fault| server.named(fault))?;
         let shared = Arc::new(Shared {
             server,
             settings,
@@ -420,7 +417,7 @@ impl Shared {
                 self.server.try_post_claims(action.name(), &endings, 1).await
             };
             let ended = timeout_at(deadline.min(Instant::now() + ANSWERING), request).await;
-            let fault = match ended.unwrap_or_else(|_| Err(late())) {
+            let fault = match ended.unwrap_or_else(|_| Err(Fault::late())) {
                 Ok(results) => {
                     self.note_answer();
                     let [ClaimResult { result, error }] = &results[..] else { return lost() };
@@ -451,19 +448,20 @@ impl Shared {
     // --- Leases ----------------------------------------------------------------------------------
 
     /// Returns the claims of these leases, in parts that fit into one request each.
-    fn parts_of(&self, leases: impl IntoIterator<Item = (Key, u64)>) -> Vec<Vec<NamedClaim>> {
+    fn parts_of(&self, leases: impl IntoIterator<Item = (Key, u64)>) -> Vec<Renewals> {
         let claims = leases.into_iter().map(|(key, token)| self.named_claim(&key, token));
         let (mut parts, mut last) = (Vec::new(), Part::new());
         parts.extend(claims.filter_map(|claim| last.push_key(claim, MOST)));
         parts.push(last.take_keys());
         parts.retain(|part| !part.is_empty());
-        parts
+        let lease = self.settings.lease.as_secs_f64();
+        parts.into_iter().map(|claims| Renewals { claims, lease }).collect()
     }
 
     /// Renews the leases of a part to the full duration. Removes the leases that the server reports as lost.
-    async fn renew(&self, claims: &[NamedClaim]) -> Result<(), Fault> {
-        let lease = self.settings.lease;
-        let tokens: Vec<u64> = claims.iter().filter_map(|claim| claim.token.parse().ok()).collect();
+    async fn renew(&self, renewals: &Renewals) -> Result<(), Fault> {
+        let tokens = renewals.claims.iter().filter_map(|claim| claim.token.parse().ok());
+        let tokens: Vec<u64> = tokens.collect();
         let since = Instant::now();
         // An answer is useful until the last of these leases has expired.
         let last = {
@@ -471,19 +469,17 @@ impl Shared {
             tokens.iter().filter_map(|token| held.get(token)).map(|held| held.deadline).max()
         };
         let Some(last) = last else { return Ok(()) };
-        let renewals = Renewals { claims: claims.to_vec(), lease: lease.as_secs_f64() };
-        let results =
-            self.server.try_post_claims(WorkAction::Renew.name(), &renewals, tokens.len());
+        let results = self.server.try_post_claims(WorkAction::Renew.name(), renewals, tokens.len());
         let results = timeout_at(last.min(since + ANSWERING), results).await;
-        let results = results.unwrap_or_else(|_| Err(late()))?;
+        let results = results.unwrap_or_else(|_| Err(Fault::late()))?;
         self.note_answer();
-        self.note_renewed(&tokens, &results, since + lease);
+        self.note_renewed(&tokens, &results, since + self.settings.lease);
         Ok(())
     }
 
     /// Renews the leases of a part. Repeats a request that fails until `next`, when the next renewal begins.
-    async fn renew_patiently(self: Arc<Self>, claims: Vec<NamedClaim>, next: Instant) {
-        while let Err(fault) = self.renew(&claims).await {
+    async fn renew_patiently(self: Arc<Self>, renewals: Renewals, next: Instant) {
+        while let Err(fault) = self.renew(&renewals).await {
             self.note_failure(&fault);
             let again = Instant::now() + Duration::from_secs(1);
             if again >= next {
@@ -562,7 +558,7 @@ impl Shared {
         let since = Instant::now();
         let claimed = self.server.try_post(WorkAction::Claim.name(), &claim);
         let claimed = timeout(wait + ANSWERING, claimed).await;
-        let ClaimList { claims, empty } = claimed.unwrap_or_else(|_| Err(late()))?;
+        let ClaimList { claims, empty } = claimed.unwrap_or_else(|_| Err(Fault::late()))?;
         self.note_answer();
         self.is_cut_off.store(false, Ordering::Relaxed);
         if empty {
@@ -696,20 +692,12 @@ fn read_claim(claimed: &ClaimedKey) -> Option<(Key, u64)> {
     Some((key, claimed.token.parse().ok()?))
 }
 
-fn late() -> Fault {
-    Fault::new(FaultKind::NoAnswer, "no answer in time")
-}
-
 /// Returns a function that computes the delay before the next attempt of a request. The server can ask for a longer
 /// delay.
 fn pauses() -> impl FnMut(&Fault) -> Duration {
-    let duration = Duration::from_millis(50);
-    // The jitter spreads the attempts of many workers.
-    let mut backoff =
-        Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: PAUSE / 2 };
-    let mut source = jitter_source();
+    let mut next_pause = growing_pauses(Duration::from_millis(50), PAUSE);
     move |fault| {
-        let pause = backoff.step(&mut source);
+        let pause = next_pause();
         match fault.kind {
             FaultKind::Busy(Some(after)) => pause.max(after.min(EVERY)),
             _ => pause,

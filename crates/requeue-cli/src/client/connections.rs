@@ -60,6 +60,10 @@ impl Fault {
     pub(crate) fn refused(why: impl ToString) -> Self {
         Self::new(FaultKind::Refused, why)
     }
+
+    pub(crate) fn late() -> Self {
+        Self::new(FaultKind::NoAnswer, "no answer in time")
+    }
 }
 
 impl From<Fault> for Refusal {

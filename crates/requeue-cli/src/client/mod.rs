@@ -166,8 +166,12 @@ impl Server {
     }
 
     pub(crate) fn or_refusal<T>(&self, answer: Result<T, Fault>) -> Result<T, Refusal> {
-        answer
-            .map_err(|fault| Refusal { exit: fault.exit, message: self.message_about(&fault.why) })
+        answer.map_err(|fault| self.named(fault).into())
+    }
+
+    /// Names the server in the message of a fault.
+    fn named(&self, fault: Fault) -> Fault {
+        Fault { why: self.message_about(&fault.why), ..fault }
     }
 
     pub(crate) fn refusal(&self, why: &str) -> Refusal {
@@ -284,10 +288,8 @@ impl Server {
         let body = Full::new(Bytes::from(body.unwrap_or_default()));
         let request = request.body(body).map_err(Fault::refused)?;
         let check = |peer| if token.is_some() { self.check_receiver(peer) } else { Ok(()) };
-        match tokio::time::timeout(PATIENCE, self.connections.send(request, check, most)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Fault::new(FaultKind::NoAnswer, "no answer in time")),
-        }
+        let answer = tokio::time::timeout(PATIENCE, self.connections.send(request, check, most));
+        answer.await.unwrap_or_else(|_| Err(Fault::late()))
     }
 }
 

@@ -68,7 +68,11 @@ impl ServerFlags {
     /// Returns the server of `--server`. Returns `None` if the flag is missing. `queue` is the name that the server's
     /// queue must have.
     fn open_server(&self, queue: Option<&str>) -> Result<Option<Server>, Refusal> {
-        let Some(url) = &self.server else { return Ok(None) };
+        self.server.as_ref().map(|url| self.server_at(url, queue)).transpose()
+    }
+
+    /// Returns the server at `url`, with the token and the authorities of these flags.
+    fn server_at(&self, url: &ServerUrl, queue: Option<&str>) -> Result<Server, Refusal> {
         let token = match &self.token_file {
             Some(_) => Some(read_own_token(self.token_file.as_deref())?),
             None => std::env::var_os(TOKEN_VARIABLE).map(|_| read_own_token(None)).transpose()?,
@@ -82,15 +86,7 @@ impl ServerFlags {
             }
             _ => None,
         };
-        Ok(Some(Server::new(url.clone(), token, queue, tls)))
-    }
-
-    /// Returns the server of `--server`. clap has already refused a command line without the flag.
-    fn required_server(&self, queue: Option<&str>) -> Result<Server, Refusal> {
-        let server = self.open_server(queue)?;
-        let server = server.ok_or_else(|| Refusal::usage("no server; pass --server URL"))?;
-        server.check_token()?;
-        Ok(server)
+        Ok(Server::new(url.clone(), token, queue, tls))
     }
 }
 

@@ -3,11 +3,10 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use requeue::wait::{Backoff, jitter_source};
 use requeue_store::{ConnectError, ErrorKind, MigrateError, OpenError};
 
 use crate::client::connections::Fault;
-use crate::duration::shown;
+use crate::duration::{growing_pauses, shown};
 use crate::exit::{Exit, Refusal, complain, error_chain};
 use crate::output::log;
 
@@ -71,11 +70,7 @@ pub(super) async fn open_patiently<T>(
     // Nothing else writes to standard error at this time, so log events can be printed directly.
     let _shown = log::show_here();
     let began = Instant::now();
-    // The jitter spreads the attempts of many processes that wait for the same store.
-    let duration = Duration::from_millis(25);
-    let mut backoff =
-        Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: MOST / 2 };
-    let mut source = jitter_source();
+    let mut next_pause = growing_pauses(Duration::from_millis(25), MOST);
     let mut last_said: Option<Instant> = None;
     loop {
         let Unopened { mut refusal, is_temporary } = match open().await {
@@ -94,7 +89,7 @@ pub(super) async fn open_patiently<T>(
             refusal.message += "; --wait retries until the store is ready";
             return Err(refusal);
         };
-        let pause = backoff.step(&mut source);
+        let pause = next_pause();
         // The next attempt would come after the time limit, so the program does not wait for it.
         if limit.is_some_and(|limit| began.elapsed() + pause > limit) {
             refusal.message += &format!("; gave up after {}", shown(began.elapsed()));

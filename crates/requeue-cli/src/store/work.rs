@@ -91,8 +91,8 @@ fn work_over_http(url: ServerUrl, flags: WorkFlags) -> Result<Ended, Refusal> {
     if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&lease) {
         return Err(Refusal::usage("--lease: a server grants leases of 1s to 1h"));
     }
-    let (server, token_file) = (Some(url), dashboard.token_file());
-    let server = ServerFlags { server, token_file, server_ca };
+    let token_file = dashboard.token_file();
+    let flags_of_server = ServerFlags { server: None, token_file, server_ca };
     let own = Subcommand { stdin, ..Subcommand::without_input("work") };
     let mut config = Config::from_flags(common, Alone::default(), own)?;
     // The server limits the failures of a key, so this process does not.
@@ -104,7 +104,8 @@ fn work_over_http(url: ServerUrl, flags: WorkFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let queue = open_patiently(place.store.wait, async || {
             // Another process may listen at the address now, so each attempt looks up the queue again.
-            let server = server.required_server(place.queue.as_deref())?;
+            let server = flags_of_server.server_at(&url, place.queue.as_deref())?;
+            server.check_token()?;
             Ok(ServerQueue::open(server, settings.clone()).await?)
         });
         let remote = Some(Remote::Server(queue.await?));
