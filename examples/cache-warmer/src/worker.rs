@@ -25,14 +25,17 @@ pub(crate) struct Warmer {
     origin: Uri,
     http: Client<HttpConnector, String>,
     ttl: Duration,
-    /// A page is fetched again this long before it expires.
-    margin: Duration,
 }
 
 impl Warmer {
     pub(crate) fn new(redis: String, origin: Uri, ttl: Duration) -> Self {
         let http = Client::builder(TokioExecutor::new()).build_http();
-        Self { redis, origin, http, ttl, margin: ttl / 5 }
+        Self { redis, origin, http, ttl }
+    }
+
+    /// A page is fetched again this long before it expires.
+    fn margin(&self) -> Duration {
+        self.ttl / 5
     }
 
     /// Works until SIGTERM or Ctrl-C, and then waits for the runs in flight.
@@ -63,8 +66,8 @@ impl Warmer {
         let mut cache = Cache::connect(&self.redis).await?;
         // Adds that came during the last run have caused this one. The page that it wrote serves them, too.
         let left = cache.time_left(path).await?;
-        if left > self.margin && context.flags() & CHANGED == 0 {
-            return Ok(Action::requeue_after(left - self.margin));
+        if left > self.margin() && context.flags() & CHANGED == 0 {
+            return Ok(Action::requeue_after(left - self.margin()));
         }
         let Some(page) = self.fetch(path).await? else {
             tracing::warn!(path, "the origin has no such page, so it leaves the cache");
@@ -76,7 +79,7 @@ impl Warmer {
             );
         }
         tracing::info!(path, attempt = context.attempt(), adds = context.adds(), "fetched");
-        Ok(Action::requeue_after(self.ttl - self.margin))
+        Ok(Action::requeue_after(self.ttl - self.margin()))
     }
 
     /// Computes the value of a key. Returns `None` if there is no such page.
